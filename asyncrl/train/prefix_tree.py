@@ -5,10 +5,13 @@ identical. Everything in a transformer except attention treats each token by its
 tree: no token is computed twice, padding not at all, and positions count from the start of each row. Attention has two
 forms of the same mask, in which a token sees the tokens of its row that precede it, or a window of them:
 
-| form | where | how |
-|---|---|---|
-| `sdpa` | CPU | rows of similar length together; each row gathers the queries, keys and values of its nodes |
-| `flex` | GPU | FlexAttention over the nodes with a block mask; it has no backward pass on CPU |
+| form | how |
+|---|---|
+| `sdpa` | rows of similar length together; each row gathers the queries, keys and values of its nodes |
+| `flex` | FlexAttention over the nodes with a block mask; it has no backward pass on CPU, and is compiled |
+
+Training takes the first on every device: `asyncrl plan memory` predicts it, and no run has shown yet where the second
+is faster. `scripts/gpu_acceptance.py` compares them.
 """
 
 from __future__ import annotations
@@ -366,8 +369,10 @@ def may_take_prefix_trees(model: Any) -> bool:
     )
 
 
-def enable_prefix_trees(model: Any) -> bool:
+def enable_prefix_trees(model: Any, form: str = NAME) -> bool:
     """Make a causal LM of transformers compute prefix trees; return False and leave it unchanged where it cannot.
+
+    form: `NAME`, or `FLEX` for a model on a GPU.
 
     It can when `may_take_prefix_trees` says so, when a probe with a small tree gives the hidden states of the plain
     rows, and when each layer tells its attention of the window that the configuration says it has.
@@ -384,7 +389,6 @@ def enable_prefix_trees(model: Any) -> bool:
         plain = model.base_model(input_ids=token_ids.to(model.device), use_cache=False).last_hidden_state
         agrees = _probe_agrees(model, tree, plain.float(), counts.to(model.device))
     model.train(training)
-    form = FLEX if model.device.type == "cuda" else NAME
     model.set_attn_implementation(form if agrees else INNER)
     return agrees
 

@@ -161,7 +161,7 @@ def _train_batch(
         ids, _ = pad([(demo.ids, demo.mask) for demo in chosen])
         each = weights[rows, : ids.shape[1]]
         logp = engine.logp(ids, each > 0, 1.0, [demo.images for demo in chosen])
-        loss = -(logp * each).sum() / weights.sum()
+        loss = -(logp * each.to(logp.device)).sum() / weights.sum()
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())
     engine.step(rate)

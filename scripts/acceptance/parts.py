@@ -49,6 +49,18 @@ WIDE = {
     "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 16,
     "num_key_value_heads": 8,
 }  # fmt: skip
+GPU_RUNS = {
+    "fused": ("model.dtype=bfloat16", "train.fused_logprobs=true"),
+    "fp8": ("model.dtype=bfloat16", "engine.quantization=fp8"),
+    "batch-invariant": ("engine.batch_invariant=true",),
+    "kept-kv": ("engine.keep_kv=true", "train.schedule=partial"),
+    "kv-offload": ("engine.kv_offload_gib=1",),
+    "lora": ("lora.rank=8",),
+    "commitments": ("train.commitments=true",),
+    "ngram": ("engine.speculative.method=ngram",),
+    "critic": ("algo.preset=ppo",),
+    "offload": ("train.offload=optimizer", "train.zero_stage=3"),
+}  # fmt: skip
 MOST_LOGP_ERROR = {"float32": 2e-3, "bfloat16": 0.05}
 """Mean absolute difference in nats of engine and trainer."""
 MOST_PACKED_ERROR = 5e-3
@@ -115,11 +127,12 @@ def memory(context: Context) -> list[Figure]:
 
 @part
 def packed_rows(context: Context) -> list[Figure]:
-    """Rows packed without padding have the log-probabilities and gradients of rows by themselves."""
+    """Rows packed without padding have the log-probabilities and gradients of rows by themselves, in both forms of
+    attention; the time of FlexAttention beside that of gathered rows."""
     import torch
 
     from asyncrl.train.policy import load_policy
-    from asyncrl.train.prefix_tree import INNER, enable_prefix_trees
+    from asyncrl.train.prefix_tree import FLEX, INNER, NAME, enable_prefix_trees
 
     device, longest = ("cuda", 768) if context.gpus else ("cpu", 96)
     rng = np.random.default_rng(0)
@@ -134,24 +147,40 @@ def packed_rows(context: Context) -> list[Figure]:
         like[longest // 4 :] = rng.integers(5, WORDS, longest - longest // 4)
         ids[row, :length] = torch.from_numpy(like[:length])
         mask[row, longest // 4 : length] = True
-    found = []
-    for packed in (True, False):
+    factors = torch.linspace(-1, 1, longest, device=device)
+    found, seconds = {}, {}
+    # FlexAttention has no backward pass on a CPU.
+    for form in (INNER, NAME, *((FLEX,) if context.gpus else ())):
         policy = load_policy(str(context.model()), "float32").to(device)
         policy.model.set_attn_implementation(INNER)
-        if packed and not enable_prefix_trees(policy.model):
+        if form != INNER and not enable_prefix_trees(policy.model, form):
             raise AssertionError("the model does not compute packed rows as rows by themselves")
-        logp = policy(ids, mask, 1.0)["logp"]
-        (logp * torch.linspace(-1, 1, longest, device=device)).sum().backward()
+
+        def step(policy: Any = policy) -> Any:
+            policy.zero_grad()
+            logp = policy(ids, mask, 1.0)["logp"]
+            (logp * factors).sum().backward()
+            return logp.detach().cpu()
+
+        seconds[form] = _shortest(step, 3)
+        logp = step()
         gradient = torch.cat([p.grad.flatten().cpu() for p in policy.parameters() if p.grad is not None])
-        found.append((logp.detach().cpu(), gradient))
-    (logp, gradient), (plain_logp, plain_gradient) = found
-    figures = [
-        Figure("tokens", int(mask.sum())),
-        Figure("largest difference", float((logp - plain_logp).abs().max()), "nats"),
-        Figure("gradient", float((gradient - plain_gradient).norm() / plain_gradient.norm()), "relative"),
-    ]
-    _check(figures[1].value <= MOST_PACKED_ERROR, "packed rows have other log-probabilities", figures)
-    _check(figures[2].value <= MOST_PACKED_ERROR, "packed rows have another gradient", figures)
+        found[form] = logp, gradient
+    plain_logp, plain_gradient = found.pop(INNER)
+    figures = [Figure("tokens", int(mask.sum()))]
+    for form, (logp, gradient) in found.items():
+        name = "FlexAttention" if form == FLEX else "gathered rows"
+        apart = [
+            Figure(f"{name}: largest difference", float((logp - plain_logp).abs().max()), "nats"),
+            Figure(
+                f"{name}: gradient",
+                float((gradient - plain_gradient).norm() / plain_gradient.norm()),
+                "relative",
+            ),
+        ]
+        figures += [*apart, Figure(f"{name}: time", seconds[form] / seconds[INNER], "of plain rows'")]
+        _check(apart[0].value <= MOST_PACKED_ERROR, "packed rows have other log-probabilities", figures)
+        _check(apart[1].value <= MOST_PACKED_ERROR, "packed rows have another gradient", figures)
     return figures
 
 
@@ -421,6 +450,22 @@ def placement_split(context: Context) -> list[Figure]:
         "engine.weight_transfer=collective",
     )  # fmt: skip
     return _steps(run, 3)
+
+
+@part
+def features(context: Context) -> list[Figure]:
+    """Runs of three steps with what only GPUs have, or have in a form of their own."""
+    context.need_gpus(1)
+    figures, failed = [], []
+    for name, words in GPU_RUNS.items():
+        try:
+            run = context.train(f"{name}-{time.time_ns()}", *TINY, *words)
+        except RuntimeError as error:
+            failed.append(f"{name}: {error}")
+            continue
+        figures.append(Figure(f"{name}: training", summary(run)["train_wall_s"], "s"))
+    _check(not failed, "; ".join(failed), figures)
+    return figures
 
 
 @part

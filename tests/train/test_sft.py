@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
 from asyncrl.chat.renderer import Limits, load_renderer
@@ -22,7 +23,7 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
 from asyncrl.train.policy import load_policy
-from asyncrl.train.sft import agent_weights, imitated, pad, token_weights, train_base_model
+from asyncrl.train.sft import _train_batch, agent_weights, imitated, pad, token_weights, train_base_model
 from asyncrl.train.tiny_model import build_vision_model
 from asyncrl.types import Task
 
@@ -188,3 +189,31 @@ def test_what_an_agent_reads_weighs_as_much_as_is_asked_and_its_first_token_noth
         for row, demo in zip(weights.tolist(), data, strict=True):
             expected = [0.0] + [2.0 if own else observation for own in demo.mask[1:]]
             assert row == expected + [0.0] * (weights.shape[1] - len(demo.ids))
+
+
+class OnAGpu:
+    """An engine whose log-probabilities are on a GPU, of which there need not be one: they have no values."""
+
+    num_ranks, rank = 1, 0
+
+    def __init__(self):
+        self.losses = []
+
+    def logp(self, token_ids, mask, temperature, images):
+        return torch.zeros(mask.shape, device="cuda")
+
+    def backward(self, loss, last):
+        self.losses.append((loss.device.type, loss.shape, last))
+
+    def step(self, rate):
+        self.rate = rate
+
+
+def test_a_supervised_step_weighs_log_probabilities_where_they_are(renderer, monkeypatch):
+    demos = demonstrations(load_env("gridworld"), "gridworld", {}, 4, 1.0, seed=0)
+    data, engine = [encode(renderer, demo) for demo in demos], OnAGpu()
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _train_batch(engine, data, agent_weights(data), 0.25, 4096, 1e-3)
+    assert engine.losses == [("cuda", (), True)]
+    assert engine.rate == 1e-3
