@@ -8,6 +8,7 @@ import torch
 from asyncrl.algo.presets import PRESETS
 from asyncrl.train.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
+from tests.train.on_a_gpu import Recorded
 from tests.train.one_step import Learner, near_policy, snapshot
 from tests.train.one_step_presets import CHANGES, run
 
@@ -17,8 +18,8 @@ SAME_AS_TEACHER = {"opd", "opd_full"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, preset):
-    learner = Learner(tiny_model, {"preset": preset})
+def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, preset, monkeypatch):
+    learner, recorded = Learner(tiny_model, {"preset": preset}), Recorded(monkeypatch)
     batch = build_step_batch(near_policy(learner.engine, batch_of_groups()), 0, 0)
     before = snapshot(learner.engine)
     report = learner.step(batch, micro_batch_tokens=60)
@@ -30,6 +31,10 @@ def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, p
     else:
         assert report.metrics["grad_norm"] > 0
         assert any(not torch.equal(before[name], after[name]) for name in before)
+    policy, value = recorded.losses_on_a_gpu(monkeypatch)
+    assert policy.device.type == "cuda"
+    assert (value is None) == (learner.auxiliary.critic is None)
+    assert value is None or value.device.type == "cuda"
 
 
 CUT_MATTERS = [

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 
 from asyncrl.chat.renderer import Limits, load_renderer
@@ -26,6 +25,7 @@ from asyncrl.train.policy import load_policy
 from asyncrl.train.sft import _train_batch, agent_weights, imitated, pad, token_weights, train_base_model
 from asyncrl.train.tiny_model import build_vision_model
 from asyncrl.types import Task
+from tests.fake_gpu import fake_gpu
 
 
 class Replay:
@@ -209,11 +209,10 @@ class OnAGpu:
         self.rate = rate
 
 
-def test_a_supervised_step_weighs_log_probabilities_where_they_are(renderer, monkeypatch):
+def test_a_supervised_step_weighs_log_probabilities_where_they_are(renderer):
     demos = demonstrations(load_env("gridworld"), "gridworld", {}, 4, 1.0, seed=0)
     data, engine = [encode(renderer, demo) for demo in demos], OnAGpu()
-    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0)
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with fake_gpu():
         _train_batch(engine, data, agent_weights(data), 0.25, 4096, 1e-3)
     assert engine.losses == [("cuda", (), True)]
     assert engine.rate == 1e-3

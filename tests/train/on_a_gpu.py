@@ -1,0 +1,70 @@
+"""A micro-batch that has been trained on the CPU, computed again as on a GPU, of which there need not be one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.train import step as steps
+from asyncrl.train.critic import Critic
+from asyncrl.train.policy import value_names
+from tests.fake_gpu import fake_gpu
+
+
+class ModelOnAGpu:
+    """What a model on a GPU gives to the loss, without values."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, heads: tuple[str, ...]) -> None:
+        self.heads = heads
+
+    def outputs(
+        self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = (),
+        teacher: Any = None, images: Any = (),
+    ) -> dict[str, Tensor]:  # fmt: skip
+        names = value_names(self.heads) if {"values", "detached_values"} & {*want} else want
+        found = {name: torch.empty(mask.shape, device=self.device) for name in ("logp", "entropy", *names)}
+        return found | {name: found[name][:, 0] for name in found if name.endswith("end_values")}
+
+
+class Recorded:
+    """Records the arguments of `micro_batch` while training goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[Any] = []
+        self.micro_batch = steps.micro_batch
+
+        def recording(*given: Any) -> Any:
+            self.calls.append(given)
+            return self.micro_batch(*given)
+
+        monkeypatch.setattr(steps, "micro_batch", recording)
+
+    def losses_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor | None]:
+        """Return the losses of policy and critic of the first micro-batch, whose rows are on the CPU.
+
+        A tensor of the CPU that meets one of the GPU fails, as in torch.
+        """
+        step, share, rows, totals, statistics, last = self.calls[0]
+        critic = step.auxiliary.critic
+        engine = ModelOnAGpu(critic.config.heads if critic is not None else ())
+        own = {name: getattr(step, name) for name in step.__dataclass_fields__}
+        on_gpu = SimpleNamespace(**own | {"engine": engine, "critic_only": False})
+        found = []
+        monkeypatch.setattr(
+            Critic, "outputs", lambda _, engine, *rows: engine.outputs(*rows[:2], 1.0, ("values",))
+        )
+        monkeypatch.setattr(steps, "_teacher_states", lambda step, micro: None)
+        monkeypatch.setattr(
+            steps, "_backward", lambda step, policy, value, last: found.append((policy, value))
+        )
+        with fake_gpu():
+            # They are made on the engine's device.
+            statistics = {name: torch.empty(value.shape, device="cuda") for name, value in statistics.items()}
+            self.micro_batch(on_gpu, share, rows, totals, statistics, last)
+        return found[0]
