@@ -883,6 +883,11 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             f"algo.value.trunk: must be 'own' for algo.advantage={settings['advantage']}, whose slow copy is of the "
             f"whole critic, got {settings['value']['trunk']!r}"
         )
+    if settings["value"]["steps"] > 1 and settings["value"]["trunk"] != "own":
+        raise ConfigError(
+            f"algo.value.steps: must be 1 for algo.value.trunk={settings['value']['trunk']!r}, which learns with the "
+            f"policy, got {settings['value']['steps']}"
+        )
     if "slow_values" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
             f"train.zero_stage: algo.advantage={settings['advantage']} keeps a whole copy of the critic, which needs "

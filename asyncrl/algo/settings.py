@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
+        "steps": 1,
     },
     "shaping": [],
     "filters": [],
@@ -83,6 +84,7 @@ TABLES = {
     "value": {
         "coef": "float", "clip": "float | None", "huber_delta": "float | None",
         "trunk": "Literal['own', 'shared']", "learning_rate": "float", "warmup_steps": "int",
+        "steps": "int",
     },
     "staleness_control": {
         "enabled": "bool", "minimum": "int", "low_ess": "float", "high_ess": "float", "patience": "int",
@@ -92,7 +94,7 @@ TABLES = {
 """The types of the keys of each table."""
 LEAST = {
     "entropy_control": {"step": 0.0},
-    "value": {"learning_rate": 0.0, "warmup_steps": 0},
+    "value": {"learning_rate": 0.0, "warmup_steps": 0, "steps": 1},
     "staleness_control": {"minimum": 0, "low_ess": 0.0, "high_ess": 0.0, "patience": 1},
     "sft_phase": {"every": 0, "steps": 1, "learning_rate": 0.0, "keep": 1},
 }

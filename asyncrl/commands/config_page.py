@@ -72,6 +72,7 @@ ALGO = {
     "value.trunk": "A model and optimizer of its own for the critic, or a head on the policy's trunk.",
     "value.learning_rate": "Learning rate of an own trunk; a shared one learns at the policy's.",
     "value.warmup_steps": "First steps in which only the critic learns.",
+    "value.steps": "Optimizer steps on each batch of a critic with a trunk of its own; each has new targets.",
     "shaping": "Changes of rewards, such as penalties for length ([regularisation](algorithms/regularisation.md)).",
     "filters": "Which rows leave the loss ([regularisation](algorithms/regularisation.md)).",
     "denominator": "Whether means are over all rows, or those that the filters keep.",

@@ -120,21 +120,7 @@ class AuxiliaryModels:
         if passes.policy:
             self._policy_pass(engine, batch, settings, passes, found)
         self._proximal(engine, batch, settings, found)
-        if self.critic is not None and self.critic.engine is not None:
-            critic = self.critic
-
-            def values(rows: Rows) -> dict[str, Tensor]:
-                return critic.outputs(engine, rows.token_ids, rows.mask, rows.images)
-
-            self._keep_values(found, whole_batch(engine, batch, settings, values, critic.names))
-        if self.slow_critic is not None:
-            slow, names = self.slow_critic, self.slow_critic.critic.names
-
-            def slow_values(rows: Rows) -> dict[str, Tensor]:
-                return slow.outputs(engine, rows.token_ids, rows.mask, rows.images)
-
-            computed = whole_batch(engine, batch, settings, slow_values, names)
-            self._keep_values(found, computed, "slow_values", "slow_bootstrap_values")
+        self.critic_pass(engine, batch, settings, found)
         if isinstance(self.teacher, SelfTeacher):
             found.shown = self.teacher.show(engine, batch)
         for name, model in (("reference", self.reference), ("teacher", self.teacher)):
@@ -150,6 +136,26 @@ class AuxiliaryModels:
         if passes.score_norms:
             found.rows["score_norms"] = score_norms(engine, batch, settings)
         return found
+
+    def critic_pass(
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
+    ) -> None:
+        """Compute into `found` what a critic with a trunk of its own and its slow copy say. A collective."""
+        if self.critic is not None and self.critic.engine is not None:
+            critic = self.critic
+
+            def values(rows: Rows) -> dict[str, Tensor]:
+                return critic.outputs(engine, rows.token_ids, rows.mask, rows.images)
+
+            self._keep_values(found, whole_batch(engine, batch, settings, values, critic.names))
+        if self.slow_critic is not None:
+            slow, names = self.slow_critic, self.slow_critic.critic.names
+
+            def slow_values(rows: Rows) -> dict[str, Tensor]:
+                return slow.outputs(engine, rows.token_ids, rows.mask, rows.images)
+
+            computed = whole_batch(engine, batch, settings, slow_values, names)
+            self._keep_values(found, computed, "slow_values", "slow_bootstrap_values")
 
     def _policy_pass(
         self,

@@ -33,6 +33,8 @@ class CriticSettings:
     """Of an own trunk; a shared one learns at the policy's rate."""
     warmup_steps: int
     """First steps in which only the critic learns."""
+    steps: int = 1
+    """Optimizer steps on each batch."""
     heads: tuple[str, ...] = HEADS[:1]
     """Of `HEADS`, those that there are."""
 

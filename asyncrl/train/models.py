@@ -81,7 +81,11 @@ def load_auxiliary_models(
 def _critic(objective: Objective) -> CriticSettings:
     value = objective.settings["value"]
     return CriticSettings(
-        value["trunk"], float(value["learning_rate"]), value["warmup_steps"], _heads(objective)
+        value["trunk"],
+        float(value["learning_rate"]),
+        value["warmup_steps"],
+        value["steps"],
+        _heads(objective),
     )
 
 

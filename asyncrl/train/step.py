@@ -91,13 +91,15 @@ class Step:
     on_poison: OnPoison
     entropy_coef: float | None = None
     """None for the recipe's own."""
+    critic_ahead: bool = False
+    """Whether this is one of the critic's steps before the last one of the batch, in which the policy has no part."""
     entropies: dict[int, Tensor] = field(default_factory=dict)
     """Of the sampled tokens of rows that this rank has trained on, where the objective computes entropies."""
 
     @property
     def critic_only(self) -> bool:
         critic = self.auxiliary.critic
-        return critic is not None and critic.warming_up(self.batch.step)
+        return self.critic_ahead or (critic is not None and critic.warming_up(self.batch.step))
 
 
 def train_step(
@@ -126,12 +128,22 @@ def train_step(
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
     if controls.roles is not None and engine.rank == 0:
         tensors.rows["role_baselines"] = controls.roles.baselines(batch)
+    poisoned: dict[int, str] = {}
+    critic = auxiliary.critic
+    for _ in range(critic.config.steps - 1 if critic is not None else 0):
+        _critic_step(
+            Step(
+                engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, on_poison,
+                critic_ahead=True,
+            ),
+            poisoned,
+        )  # fmt: skip
     decided = decide(
         engine, objective, auxiliary, batch, tensors, controls.kl.coef,
         lambda: _measure(objective, batch, tensors, controls, learning_rate),
     )  # fmt: skip
-    kept = decided.kept
-    if not kept:
+    kept = [row for row in decided.kept if int(batch.group[row]) not in poisoned]
+    if not kept and not poisoned:
         return StepReport(
             skipped="every trajectory was filtered out", metrics=objective.report(decided.metrics)
         )
@@ -141,7 +153,6 @@ def train_step(
         controls.entropy.applied,
     )  # fmt: skip
     parts: list[Metrics] = []
-    poisoned: dict[int, str] = {}
     norms: list[float] = []
 
     def update(rows: list[int]) -> None:
@@ -176,6 +187,19 @@ def train_step(
     return StepReport(
         metrics, num_tokens, len(kept), poisoned=poisoned, token_values=_token_values(step, kept)
     )
+
+
+def _critic_step(step: Step, poisoned: dict[int, str]) -> None:
+    """Take the critic's steps ahead of the policy's, one for each minibatch, towards targets of its own values; then
+    compute these anew. A collective."""
+    engine, batch, auxiliary = step.engine, step.batch, step.auxiliary
+    decided = decide(engine, step.objective, auxiliary, batch, step.tensors, step.kl_coef)
+    kept = [row for row in decided.kept if int(batch.group[row]) not in poisoned]
+    for rows in split_minibatches(batch, kept, step.settings.num_minibatches):
+        _minibatch(step, rows, [], poisoned)
+    if auxiliary.slow_critic is not None:
+        auxiliary.slow_critic.after_step()
+    auxiliary.critic_pass(engine, batch, step.settings, step.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +339,7 @@ def accumulate(
     """
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
-    statistics = _ratio_statistics(step, rows)
+    statistics = {} if step.critic_ahead else _ratio_statistics(step, rows)
     units = batch.group.tolist() if "pairs" in objective.needs else None
     plan = plan_rows(engine, batch, step.settings.micro_batch_tokens, rows, units)
     share = serve(step, plan)
@@ -373,12 +397,16 @@ def micro_batch(
     engine, critic = step.engine, step.auxiliary.critic
     micro = pad_rows(step.batch, rows)
     want = _want(step)
-    teacher = _teacher_states(step, micro)
+    teacher = None if step.critic_ahead else _teacher_states(step, micro)
     learns = not step.critic_only or (critic is not None and critic.shared)
-    with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
-        outputs = engine.outputs(
-            micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
-        )
+    if step.critic_ahead:
+        engine.progress.mark()
+        outputs = {name: torch.zeros(micro.mask.shape, device=engine.device) for name in ("logp", "entropy")}
+    else:
+        with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
+            outputs = engine.outputs(
+                micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
+            )
     if step.objective.needs_entropy and micro.indices:
         entropy = outputs["entropy"].detach().float()[micro.mask.to(outputs["entropy"].device)].cpu()
         counts = [int(step.batch.counts[row]) for row in rows]

@@ -155,3 +155,25 @@ def test_heads_that_value_actions_tell_those_that_earn_from_those_that_do_not(ti
         slow.model.get_submodule(name).bias.item() != 0
         for name in ("value_head", "q_value_head", "twin_q_value_head")
     )
+
+
+@pytest.mark.parametrize("preset", ["ppo", "archer", "archer_double_q"])
+def test_several_steps_of_the_critic_on_a_batch_are_steps_of_it_alone_before_the_policys(tiny_model, preset):
+    """Each goes towards targets of the critic, and of its slow copy, as the step before has left them."""
+
+    def learned(batches, **value):
+        value = {"trunk": "own", "learning_rate": 1e-2, **value}
+        found = Learner(tiny_model, {"preset": preset, "value": value})
+        for step in range(batches):
+            report = found.step(build_step_batch(groups, step, step))
+        critic, slow = found.auxiliary.critic.engine, found.auxiliary.slow_critic
+        weights = [snapshot(found.engine), snapshot(critic), slow.model.state_dict() if slow else {}]
+        return report.metrics, weights
+
+    groups = [group("t0", [0.0, 1.0, 0.0]), group("t1", [1.0, 0.0], turns=1)]
+    alone, expected = learned(3, warmup_steps=2)
+    ahead, found = learned(1, steps=3)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], tensor) for name, tensor in other.items())
+    assert ahead["value/error"] == alone["value/error"]
