@@ -27,10 +27,10 @@ from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.base_model import cached_base_model
-from asyncrl.launch.dropped import DroppedReport
+from asyncrl.launch.buffer_report import BufferReport
 from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
-from asyncrl.launch.failures import USABLE, FailureReport
+from asyncrl.launch.failures import USABLE
 from asyncrl.launch.faulty_engines import FaultyEngines
 from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
@@ -321,8 +321,11 @@ class TrainRun:
         """Feed tasks and report on each step until the trainer ends."""
         observer.steps.new()  # what earlier launches of the run have trained
         done, described, checked = False, float("-inf"), float("-inf")
-        failures = FailureReport(self.config.buffer.groups_per_step)
-        dropped = DroppedReport(self.config.buffer.groups_per_step)
+        report = BufferReport(self.config.buffer.groups_per_step)
+        further_reports = {
+            name: BufferReport(policy.roles.config.buffer.groups_per_step, name)
+            for name, policy in self.policies.items()
+        }
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         faulty_engines = FaultyEngines(self.roles)
@@ -342,11 +345,13 @@ class TrainRun:
                     if line := full_trainer.tick():
                         print_status(line)
                 await activity.record(stats)
-                self._report_failures(stats, failures)
-                for line in dropped.new_messages(stats):
-                    print_status(line)
+                self._report_groups(stats, report)
                 if not done:
-                    await self._report_quarantines(client, stats, quarantines, faulty_engines)
+                    further = {name: await policy.client.status() for name, policy in self.policies.items()}
+                    for name, counts in further.items():
+                        for line in further_reports[name].new_messages(counts):
+                            print_status(line)
+                    await self._report_quarantines(client, stats, further, quarantines, faulty_engines)
                 checked = time.monotonic()
             if not done:
                 if scaler is not None and await scaler.tick(stats):
@@ -401,28 +406,32 @@ class TrainRun:
             print_status(f"a checkpoint could not be written or stored; the newest one is kept: {error}")
         return error
 
-    def _report_failures(self, stats: dict[str, Any], failures: FailureReport) -> None:
-        """Report failed episodes in the buffer's counts. Raises `StopError` when the run cannot succeed."""
+    def _report_groups(self, stats: dict[str, Any], report: BufferReport) -> None:
+        """Report failed and dropped groups in the main buffer's counts.
+
+        Raises `StopError` when the run cannot succeed.
+        """
         self.roles.finished_groups = sum(stats[state] for state in USABLE)
-        for line in failures.new_messages(stats):
+        for line in report.new_messages(stats):
             print_status(line)
-        if reason := failures.reason_to_stop(stats):
+        if reason := report.failures.reason_to_stop(stats):
             raise StopError(f"{reason}\nsee the logs of env and rollout-0 in {self.folder.path / 'logs'}")
 
     async def _report_quarantines(
         self,
         client: BufferClient,
         stats: dict[str, Any],
+        further: dict[str, dict[str, Any]],
         quarantines: QuarantineReport,
         faulty_engines: FaultyEngines,
     ) -> None:
         """Deal with engines at fault, and report workers that any policy has quarantined for a fault of their own.
 
-        Raises `StopError` when no worker, or no sound engine, is left.
+        further: counts of further policies' buffers. Raises `StopError` when no worker, or no sound engine, is left.
         """
-        further = [(one.roles, one.client, await one.client.status()) for one in self.policies.values()]
+        buffers = [(one.roles, one.client, further[name]) for name, one in self.policies.items()]
         reasons: dict[str, str] = {}
-        for policy, buffer, counts in [(self.roles, client, stats), *further]:
+        for policy, buffer, counts in [(self.roles, client, stats), *buffers]:
             faulty = counts["faulty_engines"]
             for line in await faulty_engines.handle(policy, buffer, faulty):
                 print_status(line)

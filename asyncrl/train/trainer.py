@@ -302,7 +302,7 @@ class Trainer:
         if taken.timed_out:
             raise DeadlineError(
                 f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
-                "the rollout workers' logs say what they are waiting for"
+                f"{self.engine.on_first(self._groups_said)}; the rollout workers' logs say what they are waiting for"
             )
         if not taken.num_groups:
             return None
@@ -356,6 +356,16 @@ class Trainer:
             return Taken(len(groups)), groups
         last = left_s <= look_s and not publishing and self._has_tasks()
         return Taken(timed_out=last, again=not last, publishing=publishing), ()
+
+    def _groups_said(self) -> str:
+        """Say what has become of the groups that were to make the next batch. On the first rank."""
+        assert self.source is not None
+        counts = self.source.stats()
+        dropped = ", ".join(f"{reason} {groups}" for reason, groups in counts["dropped_by_reason"].items())
+        return (
+            f"{counts['ready']} of {self.config.buffer.groups_per_step} groups are ready and {counts['in_flight']} are "
+            f"being played; dropped in this run: {dropped or 'none'}"
+        )
 
     def _has_tasks(self) -> bool:
         """False until the launcher has planned tasks, which it does after the evaluation of the base model: that time

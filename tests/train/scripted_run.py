@@ -19,7 +19,7 @@ class Scripted:
         self.batches = [
             None if batch is None else {one.id: encode_group(one) for one in batch} for batch in batches
         ]
-        self.fail_publish_of, self.calls = fail_publish_of, []
+        self.fail_publish_of, self.calls, self.dropped = fail_publish_of, [], {}
 
     def take(self, step, wait_s):
         self.calls.append(("take", step))
@@ -34,7 +34,14 @@ class Scripted:
         self.calls.append(("commit", version))
 
     def stats(self):
-        return {"ready": 3, "dropped_by_reason": {}, "admitted": 3, "pending": 0, "plan_closed": False}
+        return {
+            "ready": 3,
+            "in_flight": 2,
+            "dropped_by_reason": self.dropped,
+            "admitted": 3,
+            "pending": 0,
+            "plan_closed": False,
+        }
 
     def publish(self, version, engine):
         if version == self.fail_publish_of:

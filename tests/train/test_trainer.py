@@ -207,8 +207,14 @@ def test_a_trainer_that_nobody_asks_to_stop_has_not_stopped(engine):
 
 
 def test_a_batch_that_does_not_come_in_time_ends_the_run_by_name(engine):
-    with pytest.raises(DeadlineError, match=r"step 0: no batch within buffer.wait_timeout_s=5"):
-        make_trainer(engine, Scripted([None])).run()
+    script = Scripted([None])
+    script.dropped = {"no_signal": 120, "too_long": 1}
+    with pytest.raises(DeadlineError, match=r"step 0: no batch within buffer.wait_timeout_s=5") as error:
+        make_trainer(engine, script).run()
+    assert str(error.value).endswith(
+        "; 3 of 16 groups are ready and 2 are being played; dropped in this run: no_signal 120, too_long 1; the "
+        "rollout workers' logs say what they are waiting for"
+    )
 
 
 @pytest.mark.parametrize("schedule", ["synchronous", "periodic"])
