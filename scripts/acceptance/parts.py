@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from acceptance.context import WORDS, Context, metrics, summary
+from acceptance.context import SMALL, WORDS, Context, metrics, summary
 from bench.report import Figure
 
 from asyncrl.config import load_config
@@ -232,6 +232,50 @@ def fused_logprobs(context: Context) -> list[Figure]:
             figures.append(Figure(f"{kind}: time", seconds["fused"] / seconds["plain"], "of the plain way's"))
             figures.append(Figure(f"{kind}: memory", peaks["fused"] / peaks["plain"], "of the plain way's"))
         _check(max(apart) <= most, f"the fused kernel computes something else in {kind}", figures)
+    return figures
+
+
+@part
+def presets(context: Context) -> list[Figure]:
+    """Every `algo.preset` takes a step, with its critic, reference, teacher and earlier policies."""
+    import math
+
+    from acceptance.groups import groups
+
+    from asyncrl.algo.objective import build_objective
+    from asyncrl.algo.presets import PRESETS
+    from asyncrl.config import parse_config
+    from asyncrl.train.controls import make_controls
+    from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.models import load_auxiliary_models, load_trained
+    from asyncrl.train.step import train_step
+    from asyncrl.train.step_batch import build_step_batch
+    from asyncrl.train.step_settings import StepSettings
+
+    model, failed = str(context.model(**SMALL | {"vocab_size": WORDS})), []
+    batch = build_step_batch(groups(WORDS), 0, 0)
+    for preset in sorted(PRESETS):
+        config = parse_config(
+            {
+                "model": {"path": model}, "env": {"name": "gridworld"}, "algo": {"preset": preset},
+                "teacher": {"path": "self" if preset == "sdpo" else model}, "train": {"zero_stage": 1},
+            }
+        )  # fmt: skip
+        objective = build_objective(config.algo)
+        try:
+            engine = TrainEngine(load_trained(config, objective, model), config.train, "float32")
+            auxiliary = load_auxiliary_models(config, objective, engine, model)
+            auxiliary.before_run(engine, 0)
+            settings, controls = StepSettings.of(config), make_controls(config, objective)
+            report = train_step(engine, objective, auxiliary, batch, settings, 1e-4, controls)
+            auxiliary.after_step(engine, 1, report.metrics)
+        except Exception as error:
+            failed.append(f"{preset}: {type(error).__name__}: {error}")
+            continue
+        if report.skipped or not math.isfinite(report.metrics["grad_norm"]):
+            failed.append(f"{preset}: {report.skipped or report.metrics}")
+    figures = [Figure("presets", len(PRESETS))]
+    _check(not failed, "; ".join(failed), figures)
     return figures
 
 
