@@ -57,6 +57,8 @@ WEIGHT_BACKEND = "shared_file"
 MIN_BATCHED_TOKENS = 8192
 KV_CACHE_GIB = "1"
 """Memory for the KV cache on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
+KEEP_ALIVE_S = "30"
+"""For which vLLM keeps an idle connection open, unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE says otherwise."""
 ADAPTER_VERSIONS = 2
 """Versions of each adapter that are decoded at once; requests for another one wait."""
 PORT_WAIT_S = 5.0
@@ -231,6 +233,8 @@ def build_env(
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", KV_CACHE_GIB)
+    # A busy client counts from when it has read an answer: it would send on a connection that is just being closed.
+    env.setdefault("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", KEEP_ALIVE_S)
     if on_cpu():
         # The model runs eagerly here. Compiling the rest, parts of the sampler, costs the first request ten
         # seconds and each new batch size some more, and is no faster then.

@@ -126,6 +126,8 @@ def test_the_donors_newest_engine_ends_and_one_of_the_receiver_starts_on_its_gpu
     assert run.begin(BACK) is started
     assert run.keepers.job()["retired"] == [started.url]
     started.popen.kill()
+    # On a busy machine its time to finish would otherwise be over before it has died.
+    started.popen.wait(START_S)
     again = run.started("engine-1")
     run.until(lambda: again in run.roles.engines)
     assert {name: again.env[name] for name in GPU} == GPU

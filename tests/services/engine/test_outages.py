@@ -7,9 +7,12 @@ import threading
 import numpy as np
 import pytest
 
+from asyncrl.credentials import read_credentials
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
 from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.services.engine.client import IDLE_S
 from asyncrl.services.engine.retrying import RetryingGenerator
+from asyncrl.services.engine.service import EngineOptions, build_env
 from asyncrl.services.http.client import HttpClient
 from tests.app_thread import free_port
 from tests.buffer.serving import ThreadService
@@ -91,3 +94,8 @@ def test_a_turn_fails_when_its_patience_is_over_or_the_request_itself_is_wrong()
     with pytest.raises(InputError):
         asyncio.run(RetryingGenerator(engines, wait_s=30.0).generate(REQUEST))
     assert engines.left == 1
+
+
+def test_an_engine_keeps_idle_connections_far_longer_than_its_clients_use_them():
+    env = build_env(EngineOptions("m"), read_credentials("the-token-of-this-run"), base={})
+    assert int(env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) >= 5 * IDLE_S
