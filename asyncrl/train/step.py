@@ -130,14 +130,11 @@ def train_step(
         tensors.rows["role_baselines"] = controls.roles.baselines(batch)
     poisoned: dict[int, str] = {}
     critic = auxiliary.critic
+    ahead = Step(
+        engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, on_poison, critic_ahead=True,
+    )  # fmt: skip
     for _ in range(critic.config.steps - 1 if critic is not None else 0):
-        _critic_step(
-            Step(
-                engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, on_poison,
-                critic_ahead=True,
-            ),
-            poisoned,
-        )  # fmt: skip
+        _critic_step(ahead, poisoned)
     decided = decide(
         engine, objective, auxiliary, batch, tensors, controls.kl.coef,
         lambda: _measure(objective, batch, tensors, controls, learning_rate),
@@ -401,13 +398,13 @@ def micro_batch(
     learns = not step.critic_only or (critic is not None and critic.shared)
     if step.critic_ahead:
         engine.progress.mark()
-        outputs = {name: torch.zeros(micro.mask.shape, device=engine.device) for name in ("logp", "entropy")}
+        outputs = {"logp": torch.zeros(micro.mask.shape, device=engine.device)}
     else:
         with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
             outputs = engine.outputs(
                 micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
             )
-    if step.objective.needs_entropy and micro.indices:
+    if step.objective.needs_entropy and micro.indices and not step.critic_ahead:
         entropy = outputs["entropy"].detach().float()[micro.mask.to(outputs["entropy"].device)].cpu()
         counts = [int(step.batch.counts[row]) for row in rows]
         step.entropies.update(zip(rows, entropy.split(counts), strict=True))
