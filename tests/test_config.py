@@ -119,7 +119,7 @@ def test_every_recipe_resolves(recipe):
     else:
         assert config.model.path == "sft"
         assert (config.train.betas, config.run.threads) == ((0.9, 0.999), 1)
-        assert config.engine.extra_args == ["--block-size", "32"]
+        assert config.engine.extra_args == []
         # Of all these recipes one learns more from the groups that are still undecided alone.
         assert config.buffer.drop_no_signal == (recipe == "countdown_grpo")
 

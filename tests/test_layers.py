@@ -25,6 +25,7 @@ LAYERS = [
         "together",
         "credentials",
         "gpus",
+        "kv_blocks",
         "tls",
         "tracing",
         "clock",

@@ -23,6 +23,7 @@ from scipy.optimize import nnls
 
 from asyncrl.config import Config, load_config
 from asyncrl.errors import InputError
+from asyncrl.kv_blocks import CPU_TOKENS, GPU_TOKENS, short_blocks
 from asyncrl.launch.activity import FILE
 from asyncrl.run.json_lines import JsonLines
 from asyncrl.run.metrics import read_metrics
@@ -35,8 +36,6 @@ BUSY_CORES = 0.3
 """A trainer that uses fewer cores than this waits."""
 LONGEST_GAP_S = 10.0
 """Lines of activity that are further apart belong to different lives of a run."""
-GPU_BLOCK_TOKENS, CPU_BLOCK_TOKENS = 16, 128
-"""Tokens of a block of vLLM's KV cache by default."""
 FACTORS = (0.25, 4.0)
 """Bounds of the factor on the engine's time."""
 ROUNDS = 7
@@ -150,11 +149,11 @@ def _engine_costs(
 
 
 def block_tokens(config: Config, on_gpus: bool) -> int:
-    """Return vLLM's `--block-size` of a recipe."""
+    """Return how many tokens a block of a recipe's KV cache holds."""
     given = " ".join(config.engine.extra_args).replace("=", " ").split()
     if "--block-size" in given[:-1]:
         return int(given[given.index("--block-size") + 1])
-    return GPU_BLOCK_TOKENS if on_gpus else CPU_BLOCK_TOKENS
+    return GPU_TOKENS if on_gpus else short_blocks(config.engine.max_model_len) or CPU_TOKENS
 
 
 def _shared_cores(activity: Sequence[dict[str, Any]]) -> SharedCores:

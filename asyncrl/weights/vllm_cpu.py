@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from asyncrl.kv_blocks import X86_TOKENS
 from asyncrl.weights.vllm_int8 import mend_int8
 
 _EXPERTS = "vllm.model_executor.layers.fused_moe.experts.cpu_moe"
@@ -53,6 +54,18 @@ def keep_weights_live() -> None:
     for module in (_custom_ops, *filter(None, [sys.modules.get(_EXPERTS)])):
         for name, function in replaced.items():
             setattr(module, name, function)
+
+
+def allow_short_blocks() -> None:
+    """Let blocks of the KV cache be as short as the kernels for x86 can read. vLLM asks for more on every CPU, since
+    those for other ones need it."""
+    from vllm.v1.attention.backend import MultipleOf
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    def sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        return [MultipleOf(X86_TOKENS)]
+
+    setattr(CPUAttentionBackend, "get_supported_kernel_block_sizes", staticmethod(sizes))  # noqa: B010 - as above
 
 
 def weights_changed() -> None:

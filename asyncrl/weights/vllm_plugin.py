@@ -18,6 +18,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from asyncrl.kv_blocks import on_x86
 from asyncrl.process_hooks import die_with_parent
 from asyncrl.weights import vllm_handover, vllm_sampled
 from asyncrl.weights.vllm_images import (
@@ -67,12 +68,21 @@ def register() -> None:
 
         record_states()
     if current_platform.is_cpu():
-        from asyncrl.weights.vllm_cpu import keep_weights_live, rotate_heads_by_torch, sleep_between_messages
+        from asyncrl.weights.vllm_cpu import (
+            allow_short_blocks,
+            keep_weights_live,
+            rotate_heads_by_torch,
+            sleep_between_messages,
+        )
         from asyncrl.weights.vllm_experts import record_experts
+        from asyncrl.weights.vllm_norms import normalise_by_kernels
 
         keep_weights_live()
         rotate_heads_by_torch()
+        normalise_by_kernels(current_platform)
         sleep_between_messages()
+        if on_x86():
+            allow_short_blocks()
         if RECORD_EXPERTS in os.environ:
             record_experts()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it

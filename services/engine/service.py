@@ -32,6 +32,7 @@ from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
+from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.handover import handover_arguments, handover_variables
@@ -201,6 +202,8 @@ def device_arguments(options: EngineOptions) -> list[str]:
     # cannot do: the engine would die. Whole prefills need a budget of at least one context.
     arguments = ["--enforce-eager", "--no-enable-chunked-prefill"]
     arguments += ["--max-num-batched-tokens", str(max(MIN_BATCHED_TOKENS, options.max_model_len))]
+    if block := short_blocks(options.max_model_len):
+        arguments += ["--block-size", str(block)]
     if options.ranks == 1:
         arguments += ["--distributed-executor-backend", "asyncrl.weights.vllm_executor.InProcessExecutor"]
     return arguments

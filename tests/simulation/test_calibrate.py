@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.config import parse_config
+from asyncrl.kv_blocks import short_blocks
 from asyncrl.simulation.calibrate import block_tokens, recorded
 
 PROMPT = [1, 2, 3, 4]
@@ -65,15 +66,16 @@ def test_a_trainer_that_computes_every_row_is_told_by_its_times(run):
 
 
 def test_the_block_of_the_kv_cache_is_that_of_the_engine():
-    def config(*words):
+    def config(*words, **engine):
         return parse_config(
             {
                 "model": {"path": "sft"},
                 "env": {"name": "gridworld"},
-                "engine": {"extra_args": list(words)},
+                "engine": {"extra_args": list(words), **engine},
             }
         )
 
     assert block_tokens(config("--block-size", "32"), on_gpus=False) == 32
     assert block_tokens(config("--block-size=64"), on_gpus=True) == 64
     assert (block_tokens(config(), on_gpus=False), block_tokens(config(), on_gpus=True)) == (128, 16)
+    assert block_tokens(config(max_model_len=256), on_gpus=False) == short_blocks(256) in (16, 32)

@@ -61,7 +61,7 @@ def lm_eval_finds(url, folder, tokenizer):
     samples = found["samples"]
     return {
         "acc": found["results"]["choose"]["acc,none"],
-        "loglikelihoods": [[round(one[0], 4) for one in s["filtered_resps"]] for s in samples["choose"]],
+        "loglikelihoods": [[one[0] for one in s["filtered_resps"]] for s in samples["choose"]],
         "texts": [s["resps"][0][0] for s in samples["write"]],
     }
 

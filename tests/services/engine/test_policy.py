@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from asyncrl import process_start
@@ -177,11 +178,14 @@ def test_benchmarks_find_the_same_through_it_as_through_plain_vllm(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
-    assert found["policy"] == found["plain"]
     ours = found["policy"]
+    # Kernels that normalise differently round differently.
+    likely, plainly = (np.array(found[name]["lm_eval"].pop("loglikelihoods")) for name in ("policy", "plain"))
+    np.testing.assert_allclose(likely, plainly, rtol=0, atol=1e-5)
+    assert found["policy"] == found["plain"]
     # The model is random: what counts is that every sample was played and scored.
-    assert all(len(choices) == 4 and len(set(choices)) > 1 for choices in ours["lm_eval"]["loglikelihoods"])
-    assert len(ours["lm_eval"]["loglikelihoods"]) == len(ours["lm_eval"]["texts"]) == 16
+    assert likely.shape == (16, 4) and all(len(set(choices)) > 1 for choices in likely.round(4).tolist())
+    assert len(ours["lm_eval"]["texts"]) == 16
     assert all(ours["lm_eval"]["texts"])
     for provider in ("openai", "responses", "anthropic"):
         texts = ours[provider]["texts"]
