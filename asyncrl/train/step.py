@@ -336,7 +336,7 @@ def accumulate(
     """
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
-    statistics = {} if step.critic_ahead else _ratio_statistics(step, rows)
+    statistics = {} if step.critic_only else _ratio_statistics(step, rows)
     units = batch.group.tolist() if "pairs" in objective.needs else None
     plan = plan_rows(engine, batch, step.settings.micro_batch_tokens, rows, units)
     share = serve(step, plan)
@@ -394,9 +394,11 @@ def micro_batch(
     engine, critic = step.engine, step.auxiliary.critic
     micro = pad_rows(step.batch, rows)
     want = _want(step)
-    teacher = None if step.critic_ahead else _teacher_states(step, micro)
     learns = not step.critic_only or (critic is not None and critic.shared)
-    if step.critic_ahead:
+    # While a critic with a trunk of its own is trained alone, nothing reads the policy but the record of entropies.
+    computes = learns or (step.objective.needs_entropy and not step.critic_ahead)
+    teacher = _teacher_states(step, micro) if computes else None
+    if not computes:
         engine.progress.mark()
         outputs = {"logp": torch.zeros(micro.mask.shape, device=engine.device)}
     else:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import group
 from tests.train.one_step import Learner, snapshot
@@ -52,6 +53,22 @@ def test_while_it_warms_up_only_the_critic_learns(tiny_model, trunk):
         if "value_head" not in name:
             assert torch.equal(tensor, after[name]), name
     assert values(found, certain_batch()).abs().min() > 0
+
+
+def test_while_an_own_critic_warms_up_no_loss_of_the_policy_is_computed(tiny_model, monkeypatch):
+    with_gradient = []
+    compute = TrainEngine.outputs
+
+    def outputs(engine, *rest, **options):
+        with_gradient.append(torch.is_grad_enabled())
+        return compute(engine, *rest, **options)
+
+    found = learner(tiny_model, "own", warmup_steps=1)
+    monkeypatch.setattr(TrainEngine, "outputs", outputs)
+    found.step(certain_batch())
+    assert with_gradient == [False], "before the step, for the ratios"
+    found.step(build_step_batch([group("t0", [0.0, 1.0, 0.0])], 1, 1))
+    assert with_gradient == [False, False, True]
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
