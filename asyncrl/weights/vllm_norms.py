@@ -17,9 +17,11 @@ PROVIDER = "asyncrl_cpu"
 
 def normalise_by_kernels(platform: Any) -> None:
     """Register the kernels and let vLLM's `platform` prefer them."""
+    import vllm._custom_ops  # noqa: F401 - loads the kernels
     from vllm import ir
 
-    if PROVIDER in ir.ops.rms_norm.impls:
+    # Not every build for CPUs has them.
+    if PROVIDER in ir.ops.rms_norm.impls or not hasattr(torch.ops._C, "fused_add_rms_norm"):
         return
     ir.ops.rms_norm.register_impl(PROVIDER, supports_args=takes)(rms_norm)
     ir.ops.fused_add_rms_norm.register_impl(PROVIDER, supports_args=takes_sum, inplace=True)(
