@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture
@@ -58,6 +59,8 @@ STATE_BYTES = 18
 USABLE = 0.85
 """Share of a GPU's memory that weights and states may take, leaving the rest to activations or a cache."""
 SPLIT, TURNS = 0.9, 0.7
+BEFORE_THE_STEP = frozenset({"values", "baselines", "step_statistics", "sum_pi_squared"})
+"""What an objective needs that has the policy computed over the whole batch before its first optimizer step."""
 """`engine.gpu_memory_utilization` on GPUs of an engine's own, and where trainer and engine use them by turns."""
 
 
@@ -119,16 +122,39 @@ def gpu_costs(
         max_num_seqs=config.engine.max_num_seqs,
         kv_tokens=memory.kv_tokens,
     )
-    # A forward and a backward pass, what checkpointing computes again, and the pass that compares log-probabilities.
-    passes = 6 + 2 * config.train.gradient_checkpointing + 2 * (config.train.max_logp_error > 0)
     trainer = TrainerCosts(
-        token_s=passes * size.active / (gpu.flops * TRAINING * trainer_gpus),
+        token_s=operations(config) * size.active / (gpu.flops * TRAINING * trainer_gpus),
         step_s=STEP_S,
         publish_s=weights / WRITE,
         swap_s=weights / tensor_parallel / READ,
     )
     moved = STATE_BYTES * size.parameters / trainer_gpus / READ
     return Costs(engine, trainer, by_turns=by_turns, turn_s=moved if by_turns else 0.0)
+
+
+def operations(config: Config) -> int:
+    """Return the operations of a step for each parameter and token: 2 for each pass forward, 4 for one backward.
+
+    Forward alone go the pass that compares log-probabilities, and those by which the objective reads other models or
+    the policy as it was before the step. A critic with a trunk of its own is taken to be as large as the policy.
+    """
+    train, settings = config.train, resolve_settings(config.algo)
+    words = needed(settings)
+    learning = 6 + 2 * train.gradient_checkpointing
+    averaged = "average" in words and "step_start" not in words
+    forward = [
+        train.max_logp_error > 0,
+        bool(words & BEFORE_THE_STEP) or (train.num_minibatches > 1 and not averaged),
+        "reference" in words,
+        bool(words & {"teacher", "teacher_logits"}),
+        "average" in words,
+        "snapshots" in words,
+    ]
+    found = learning + 2 * sum(forward)
+    critic = settings["value"]
+    if "values" in words and critic["trunk"] == "own":
+        found += critic["steps"] * (learning + 2 * (1 + ("slow_values" in words)))
+    return found
 
 
 def gpu_named(name: str) -> Gpu:

@@ -5,7 +5,7 @@ import pytest
 from asyncrl.config import apply_override, load_config, parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture
-from asyncrl.simulation.hardware import GPUS, gpu_costs, gpu_named, model_size
+from asyncrl.simulation.hardware import GPUS, gpu_costs, gpu_named, model_size, operations
 
 
 def recipe(*changes):
@@ -38,6 +38,26 @@ def test_an_iteration_reads_the_weights_once():
     passes = 6 + 2 * recipe().train.gradient_checkpointing
     assert costs.trainer.token_s == pytest.approx(passes * 596e6 / (989e12 * 0.35), rel=0.01)
     assert costs.trainer.publish_s == pytest.approx(weights / 4e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([], 8),
+        (["train.max_logp_error=0"], 6),
+        (["train.gradient_checkpointing=true"], 10),
+        (["train.num_minibatches=2"], 10),
+        (["algo.preset=ppo_ewma", "train.num_minibatches=2"], 10),
+        (["algo.kl.coef=0.1"], 10),
+        # The policy's values need its pass before the step; the critic has one of its own and learns.
+        (["algo.preset=ppo"], 18),
+        (["algo.preset=ppo", "algo.value.trunk=shared"], 10),
+        (["algo.preset=archer", "algo.value.steps=4"], 8 + 2 + 4 * (6 + 2)),
+    ],
+)
+def test_a_trainer_pays_for_every_pass_of_its_objective(changes, expected):
+    config = recipe("train.gradient_checkpointing=false", *changes)
+    assert operations(config) == expected
 
 
 def test_more_gpus_train_faster_and_a_model_split_over_two_decodes_faster():
