@@ -121,6 +121,14 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
     return settings
 
 
+def averages_the_proximal(words: frozenset[str]) -> bool:
+    """True when the proximal policy is an average of past ones, and no part reads the policy of the step's start.
+
+    words: what the parts of an objective need.
+    """
+    return "average" in words and "step_start" not in words
+
+
 def needed(settings: Mapping[str, Any]) -> frozenset[str]:
     """The words of `needs.KNOWN` that resolved settings need; those of the proximal policy only where one is read."""
     parts = [(kind, settings[key]) for key, kind in NAMED.items() if key != "proximal"]

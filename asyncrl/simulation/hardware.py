@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.algo.settings import needed, resolve_settings
+from asyncrl.algo.settings import averages_the_proximal, needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture
@@ -141,10 +141,9 @@ def operations(config: Config) -> int:
     train, settings = config.train, resolve_settings(config.algo)
     words = needed(settings)
     learning = 6 + 2 * train.gradient_checkpointing
-    averaged = "average" in words and "step_start" not in words
     forward = [
         train.max_logp_error > 0,
-        bool(words & BEFORE_THE_STEP) or (train.num_minibatches > 1 and not averaged),
+        bool(words & BEFORE_THE_STEP) or (train.num_minibatches > 1 and not averages_the_proximal(words)),
         "reference" in words,
         bool(words & {"teacher", "teacher_logits"}),
         "average" in words,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asyncrl.algo.objective import Objective
+from asyncrl.algo.settings import averages_the_proximal
 from asyncrl.train.critic import Critic
 
 
@@ -27,7 +28,9 @@ class BatchPasses:
         words = objective.advantage_needs | objective.measured_needs
         extras = tuple(name for name in ("entropy", "sum_pi_squared") if name in words)
         # A second optimizer step moves away from where the batch began, unless what it is compared with is an average.
-        moves = num_minibatches > 1 and (not _averaged(objective) or objective.settings["sequential_agents"])
+        moves = num_minibatches > 1 and (
+            not averages_the_proximal(objective.needs) or objective.settings["sequential_agents"]
+        )
         kl_in_reward = objective.settings["kl"]["where"] == "reward" and objective.needs_reference
         policy = bool(
             extras
@@ -49,8 +52,3 @@ class BatchPasses:
     def shared_values(self, critic: Critic | None) -> bool:
         """True when the policy's pass also gives the values."""
         return self.values and critic is not None and critic.shared
-
-
-def _averaged(objective: Objective) -> bool:
-    """True when the proximal policy is an average of past ones, and no part reads the policy of the step's start."""
-    return "average" in objective.needs and "step_start" not in objective.needs
