@@ -59,9 +59,9 @@ STATE_BYTES = 18
 USABLE = 0.85
 """Share of a GPU's memory that weights and states may take, leaving the rest to activations or a cache."""
 SPLIT, TURNS = 0.9, 0.7
+"""`engine.gpu_memory_utilization` on GPUs of an engine's own, and where trainer and engine use them by turns."""
 BEFORE_THE_STEP = frozenset({"values", "baselines", "step_statistics", "sum_pi_squared"})
 """What an objective needs that has the policy computed over the whole batch before its first optimizer step."""
-"""`engine.gpu_memory_utilization` on GPUs of an engine's own, and where trainer and engine use them by turns."""
 
 
 @dataclass(frozen=True, slots=True)

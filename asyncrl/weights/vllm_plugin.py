@@ -2,9 +2,10 @@
 
 It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
-rotated right (`vllm_cpu`), LoRA adapters are applied by `vllm_punica`, and the experts of each token are recorded
-(`vllm_experts`). Vision models load without torchvision (`vllm_images`). The hidden states that tokens are sampled from
-are recorded where asked for (`vllm_commitments`), and so are the sequences that a version samples (`vllm_sampled`).
+rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
+`vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
+(`vllm_images`). The hidden states that tokens are sampled from are recorded where asked for (`vllm_commitments`), and
+so are the sequences that a version samples (`vllm_sampled`).
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
