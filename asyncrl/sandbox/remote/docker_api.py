@@ -56,7 +56,7 @@ class DockerApi:
 
     async def attach(self, exec_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Start a prepared exec and take over its connection for stdin and framed output."""
-        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(self._path), TIMEOUT_S)
+        reader, writer = await asyncio.wait_for(_open_connection(self._path), TIMEOUT_S)
         body = json.dumps({"Detach": False, "Tty": False}).encode()
         head = (
             f"POST {VERSION}/exec/{exec_id}/start HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
@@ -75,6 +75,29 @@ class DockerApi:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+class _KeepsWhatCame(asyncio.StreamReader):
+    """Ends where the connection is reset, as an engine does that leaves a program's input unread.
+
+    A plain reader raises the reset before it gives out what had come until then, so the output would be lost wherever
+    both arrive before it is read.
+    """
+
+    def set_exception(self, exc: Exception) -> None:
+        if isinstance(exc, OSError):
+            self.feed_eof()
+        else:
+            super().set_exception(exc)
+
+
+async def _open_connection(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = _KeepsWhatCame()
+    transport, protocol = await loop.create_unix_connection(
+        lambda: asyncio.StreamReaderProtocol(reader), path
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 async def read_frames(reader: asyncio.StreamReader, take: Callable[[bool, bytes], None]) -> None:
