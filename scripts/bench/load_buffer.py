@@ -160,11 +160,23 @@ class WorkerProcesses:
         """Kill and restart workers forever."""
         while self.options.kill_every > 0:
             await asyncio.sleep(self.options.kill_every)
-            number = self.kills % len(self.processes)
+            number = await self._next_at_work()
             self.processes[number].kill()
             self.processes[number].wait(STOP_S)
             self.processes[number] = self._spawn(number)
             self.kills += 1
+
+    async def _next_at_work(self) -> int:
+        """Return the next process in turn of those that have put a group since they started: on a busy machine all
+        would otherwise be killed before they do, and no batch would ever be complete."""
+        turns = [(self.kills + i) % len(self.processes) for i in range(len(self.processes))]
+        while not (found := [number for number in turns if self._has_put(number)]):
+            await asyncio.sleep(STATUS_EVERY_S)
+        return found[0]
+
+    def _has_put(self, number: int) -> bool:
+        out = self.outs[number]
+        return out.exists() and "put" in json.loads(out.read_text())["calls"]
 
     def ended(self) -> list[str]:
         """Processes that ended by themselves: a worker has a bug or met an unexpected answer."""
