@@ -31,6 +31,7 @@ TOGETHER = {
             "tests/train/test_logprob_check.py",
             "tests/train/test_lora.py",
             "tests/train/test_memory_checkpoints.py",
+            "tests/train/test_minimax.py",
             "tests/train/test_optimizers.py",
             "tests/train/test_outer_exchange.py",
             "tests/train/test_presets.py",
