@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from asyncrl.algo.curation.minimax import minimax_rewards
-from asyncrl.run.checkpoints import VALUES, state_folder
+from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.checkpoint_files import KeptState, StateFiles
 from asyncrl.train.checkpointer import CRITIC, newest_usable
@@ -38,7 +38,6 @@ log = logging.getLogger("asyncrl.train")
 
 UNREAD = -1
 """Version of a critic of which no checkpoint has been read. It values everything at 0, as that of version 0 does."""
-ANY_VERSION = 2**62
 
 Place = tuple[int, int, int]
 """A row, one of the other side's conversations in it, and how many of its tokens are a state."""
@@ -68,8 +67,12 @@ class MainCritic:
         weights: dict[str, Tensor] = {}
 
         def read() -> int:
-            found = newest_usable(self.checkpoints, ANY_VERSION)
-            if found is None or found[0] == self.version:
+            saved = complete_checkpoints(self.checkpoints)
+            # One that is known is not read through again.
+            if not saved or saved[0][0] == self.version:
+                return self.version
+            found = newest_usable(self.checkpoints, saved[0][0])
+            if found is None:
                 return self.version
             try:
                 weights.update(self._stored(found[1]))
