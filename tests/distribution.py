@@ -55,7 +55,7 @@ SECONDS = {
     "tests/test_joining.py": 120,
     "tests/envs/test_browser.py": 105,
     "tests/test_curriculum_run.py": 105,
-    "tests/test_exploiter_run.py": 90,
+    "tests/test_exploiter_run.py": 45,
     "tests/test_large_models_run.py": 90,
     "tests/test_collective_run.py": 90,
     "tests/launch/test_schedules.py": 90,

@@ -10,6 +10,7 @@ from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_minimax, check_objective
 from asyncrl.errors import ConfigError
+from asyncrl.launch.check import check_recipe
 
 TEACHER = {"path": "teacher"}
 
@@ -335,6 +336,11 @@ def test_a_critics_reward_needs_a_critic_and_an_objective_that_reads_it(algo, mo
     config = recipe(algo, **(MINIMAX | rival(**more)))
     with pytest.raises(ConfigError, match=r"policies\.rival\.minimax: must be false.*" + re.escape(message)):
         check_minimax(config)
+
+
+def test_a_critics_reward_without_a_critic_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match="recipe's own policy has no critic"):
+        check_recipe(recipe({"preset": "grpo"}, **MINIMAX))
 
 
 def test_a_critics_reward_keeps_groups_that_the_game_rewards_alike():
