@@ -138,7 +138,10 @@ class Config(Section):
         data["eval"]["tasks"] = 0
         data["opponents"]["choose"] = "off"
         data["scale"]["between_policies"] = False
-        sections = self.policies[name].model_dump(mode="json", exclude={"agents", "exploits"})
+        if self.policies[name].minimax:
+            # Episodes that the game rewards alike differ for the critic.
+            data["buffer"]["drop_no_signal"] = False
+        sections = self.policies[name].model_dump(mode="json", exclude={"agents", "exploits", "minimax"})
         for section, changes in sections.items():
             if changes:
                 data[section] = changes if section == "algo" else data[section] | changes
@@ -168,6 +171,11 @@ class Config(Section):
     def exploiter(self) -> str:
         """The name of the policy that is trained against this one alone; "" where there is none."""
         return next((name for name, policy in self.policies.items() if policy.exploits), "")
+
+    @property
+    def minimax(self) -> bool:
+        """True where an exploiter's turns are rewarded by this policy's critic."""
+        return any(policy.minimax for policy in self.policies.values())
 
     @property
     def most_members(self) -> int:

@@ -43,6 +43,9 @@ from asyncrl.errors import ConfigError
 POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """It is part of folders, files of the run and addresses of engines."""
 
+REWARDLESS = ("ref_kl", "sft")
+"""Losses that read neither advantages nor rewards, whatever the objective's other parts say."""
+
 
 class Recipe(Protocol):
     """The parts of a `Config` that the checks read."""
@@ -750,6 +753,8 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
                 f"policies.{name}.agents: list should have at least 1 item; only an exploiter has none, whose "
                 f"policies.{name}.exploits is above 0"
             )
+        if policy.minimax and not policy.exploits:
+            yield f"policies.{name}.minimax: must be false where policies.{name}.exploits is 0, got true"
         for agent in policy.agents:
             if agent in players:
                 yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")
@@ -776,6 +781,38 @@ def exploiter_problems(recipe: ManyPolicies) -> Iterator[str]:
             yield f"{key}: the policy must train an adapter of the recipe's own model, on its engines"
         elif not recipe.policy(name).train.checkpoint_every:
             yield f"train.checkpoint_every must be above 0 with {key}: the exploiter goes back to its first checkpoint"
+        elif recipe.policies[name].minimax:
+            yield from _minimax_problems(recipe, name)
+
+
+def _minimax_problems(recipe: ManyPolicies, name: str) -> Iterator[str]:
+    """Yield what keeps the critic of the recipe's own policy from rewarding an exploiter."""
+    policy, own = recipe.policy(name), f"policies.{name}"
+    for key, wrong, value, allowed, why in (
+        (
+            "train.checkpoint_every",
+            not recipe.train.checkpoint_every,
+            0,
+            "above 0",
+            "the critic is read from the checkpoints of the recipe's own policy",
+        ),
+        (
+            f"{own}.train.schedule",
+            policy.train.schedule == "periodic",
+            "periodic",
+            "synchronous, one_step_off, asynchronous or partial",
+            "the critic values whole batches",
+        ),
+        (
+            f"{own}.buffer.drop_no_signal",
+            policy.buffer.drop_no_signal,
+            "true",
+            "false, or left out",
+            "episodes that the game rewards alike differ for the critic",
+        ),
+    ):
+        if wrong:
+            yield f"{key}: must be {allowed} with {own}.minimax, since {why}; got {value}"
 
 
 def balance_problems(recipe: ManyPolicies) -> Iterator[str]:
@@ -807,6 +844,36 @@ def balance_problems(recipe: ManyPolicies) -> Iterator[str]:
             f"{key} must be false with one engine for each policy, which it keeps: raise engine.count of one, got "
             f"{count} for {len(engines)} policies"
         )
+
+
+def check_minimax(recipe: ManyPolicies) -> None:
+    """Refuse the critic's reward of an exploiter where there is no critic, or where the exploiter's objective would not
+    read it. Raises `ConfigError`."""
+    for name, policy in recipe.policies.items():
+        if not policy.minimax:
+            continue
+        key = f"policies.{name}.minimax"
+        if "values" not in needed(resolve_settings(recipe.algo)):
+            raise ConfigError(
+                f"{key}: must be false where the recipe's own policy has no critic, got true; an algo with one has "
+                "algo.advantage.name='gae', for example, or algo.preset='ppo'"
+            )
+        settings = resolve_settings(recipe.policy(name).algo)
+        if unread := sorted(needed(settings) & {"components", "matches", "teacher", "teacher_logits"}):
+            raise ConfigError(
+                f"{key}: must be false for an exploiter whose objective learns from {KNOWN[unread[0]]} instead of its "
+                "rewards, got true"
+            )
+        if settings["loss"]["name"] in REWARDLESS:
+            raise ConfigError(
+                f"{key}: must be false with policies.{name}.algo.loss.name={settings['loss']['name']!r}, which reads "
+                "no rewards, got true"
+            )
+        if "baselines" in needed(settings):
+            raise ConfigError(
+                f"{key}: must be false for an exploiter whose objective needs {KNOWN['baselines']}: that is of rewards "
+                "in [0, 1]; got true"
+            )
 
 
 def check_curriculum(recipe: Recipe) -> Factory | None:

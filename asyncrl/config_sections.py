@@ -732,6 +732,9 @@ class PolicyConfig(Section):
     exploits: Seldom[int] = Field(0, ge=0)
     """Above 0 instead of `agents`: the policy is trained against the recipe's own alone, joins the population of
     opponents when it beats that, after so many of its versions at the latest, and starts again (docs/opponents.md)."""
+    minimax: Seldom[bool] = False
+    """Reward the turns of an exploiter by how little the critic of the recipe's own policy expects of the state that it
+    is left in (docs/opponents.md)."""
     model: dict[str, Any] = Field(default_factory=dict)
     """As the other sections: keys of the recipe's section of this name, and their values for this policy."""
     engine: Seldom[dict[str, Any]] = Field(default_factory=dict)

@@ -44,9 +44,11 @@ each outcome of `generation.Prefilled`. It is there only where there were any.""
 
 
 OPPONENT = "opponent"
+"""Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
+
+
 NEWEST = -1
 """As the version of an opponent: whichever is the newest."""
-"""Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 
 
 class Status(StrEnum):
@@ -135,6 +137,17 @@ class PlacedImage:
 
 
 @dataclass(frozen=True, slots=True)
+class NextStates:
+    """The states in which the other side of a game is to move after the turns of a trajectory."""
+
+    token_ids: tuple[np.ndarray, ...]
+    """[M] int32 each: what that side has read and sampled in each of its conversations; never re-tokenized."""
+    after: tuple[tuple[int, int] | None, ...]
+    """[K] for each turn the conversation in which that side moves next, and how many of its tokens are the state; None
+    where it does not move next."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode as the trainer sees it. The four arrays have one length L."""
 
@@ -178,6 +191,8 @@ class Trajectory:
     engines: tuple[str, ...] = ()
     """Address of the engine that sampled each turn, "" where several did or none is known; one for all turns where it
     is the same, empty where none is known."""
+    next_states: NextStates | None = None
+    """Of an exploiter whose turns are rewarded by the other side's critic (`policies.NAME.minimax`)."""
 
     @property
     def rollout(self) -> int:

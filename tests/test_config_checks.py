@@ -8,8 +8,9 @@ import pytest
 
 from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
-from asyncrl.config_checks import check_objective
+from asyncrl.config_checks import check_minimax, check_objective
 from asyncrl.errors import ConfigError
+from asyncrl.launch.check import check_recipe
 
 TEACHER = {"path": "teacher"}
 
@@ -285,6 +286,70 @@ EXPLOITER = OPPONENTS | {"policies": {"rival": {"exploits": 8}}}
 def test_an_exploiter_is_refused_where_it_cannot_join_or_start_again(sections, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         recipe({"preset": "spiral"}, **(EXPLOITER | sections))
+
+
+MINIMAX = OPPONENTS | {"policies": {"rival": {"exploits": 8, "minimax": True}}}
+
+
+def rival(**more):
+    return {"policies": {"rival": {"exploits": 8, "minimax": True, **more}}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"opponents": {}, "policies": {"rival": {"agents": ["second"], "minimax": True}}},
+            "policies.rival.minimax: must be false where policies.rival.exploits is 0, got true",
+        ),
+        (
+            {"train": {"checkpoint_every": 0}, **rival(train={"checkpoint_every": 2})},
+            "train.checkpoint_every: must be above 0 with policies.rival.minimax",
+        ),
+        (
+            {"train": {"schedule": "synchronous"}, **rival(train={"schedule": "periodic"})},
+            "policies.rival.train.schedule: must be synchronous, one_step_off, asynchronous or partial with",
+        ),
+        (
+            rival(buffer={"drop_no_signal": True}),
+            "policies.rival.buffer.drop_no_signal: must be false, or left out with policies.rival.minimax",
+        ),
+    ],
+)
+def test_a_critics_reward_is_refused_where_the_critic_cannot_be_read_or_used(sections, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        recipe({"preset": "ppo"}, **(MINIMAX | sections))
+
+
+@pytest.mark.parametrize(
+    ("algo", "more", "message"),
+    [
+        ({"preset": "grpo"}, {}, "where the recipe's own policy has no critic, got true"),
+        ({"preset": "ppo"}, {"algo": {"preset": "gdpo"}}, "learns from named reward components instead"),
+        ({"preset": "ppo"}, {"algo": {"preset": "ui_s1"}}, "learns from whether each action agrees with a recorded"),
+        ({"preset": "ppo"}, {"algo": {"preset": "opd"}}, "learns from log-probabilities of a teacher policy instead"),
+        ({"preset": "ppo"}, {"algo": {"loss": "sft"}}, "policies.rival.algo.loss.name='sft', which reads no rewards"),
+        ({"preset": "ppo"}, {"algo": {"preset": "spo"}}, "needs a per-prompt baseline tracker"),
+    ],
+)  # fmt: skip
+def test_a_critics_reward_needs_a_critic_and_an_objective_that_reads_it(algo, more, message):
+    config = recipe(algo, **(MINIMAX | rival(**more)))
+    with pytest.raises(ConfigError, match=r"policies\.rival\.minimax: must be false.*" + re.escape(message)):
+        check_minimax(config)
+
+
+def test_a_critics_reward_without_a_critic_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match="recipe's own policy has no critic"):
+        check_recipe(recipe({"preset": "grpo"}, **MINIMAX))
+
+
+def test_a_critics_reward_keeps_groups_that_the_game_rewards_alike():
+    plain, minimax = (recipe({"preset": "ppo"}, **sections) for sections in (EXPLOITER, MINIMAX))
+    check_minimax(minimax)
+    check_minimax(recipe({"preset": "ppo"}, **(MINIMAX | rival(algo={"preset": "dr_mas"}))))
+    assert (plain.minimax, minimax.minimax, minimax.policy("rival").minimax) == (False, True, False)
+    assert [one.policy("rival").buffer.drop_no_signal for one in (plain, minimax)] == [True, False]
+    assert minimax.buffer.drop_no_signal
 
 
 def test_engines_hold_an_exploiters_copies_beside_past_versions():

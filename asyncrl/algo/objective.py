@@ -79,6 +79,11 @@ class Objective:
         return _params("proximal", self.settings["proximal"])
 
     @property
+    def discount(self) -> float:
+        """The gamma of the advantage estimator, 1 where it has none."""
+        return float(_params("advantage", self.settings["advantage"]).get("gamma", 1.0))
+
+    @property
     def needs_reference(self) -> bool:
         return "reference" in self.needs
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 from asyncrl.chat.renderer import ChatRenderer, called_names
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step, tool_call_id
 from asyncrl.errors import AgentError, EnvironmentFailure, EpisodeError, InputError
-from asyncrl.types import Message, Status, Task, Trajectory
+from asyncrl.types import Message, NextStates, Status, Task, Trajectory
 
 
 class Conversation:
@@ -95,30 +96,39 @@ class Conversation:
 
 
 class Conversations:
-    """All conversations of an episode. One is active at a time; the environment's answers say which."""
+    """All conversations of an episode. One is active at a time; the environment's answers say which.
 
-    def __init__(self, main: Conversation) -> None:
+    next_states: note on each trajectory in which states the other side of a game moves after its turns. The sides are
+    the main agent, and all further agents together.
+    """
+
+    def __init__(self, main: Conversation, next_states: bool = False) -> None:
         self.current = main
         self.agent = MAIN_AGENT
         """Who takes the next turn."""
         self._by_agent = {MAIN_AGENT: main}
         self._called: dict[str, tuple[str, int]] = {}
         """Of each further agent: who called it, and in which of its turns, counted from 0."""
+        self._next_states = next_states
+        self._next: dict[tuple[str, int], tuple[str, int]] = {}
+        """By agent and turn, counted from 0: who moves next, and how many tokens it has read then."""
 
     def switch_agent(self, step: Step, task: Task, episode_index: int) -> None:
         """Append a step's messages to the conversation of the agent they are for; it takes the next turn.
 
         A new agent starts a conversation with them and with the step's tools.
         """
+        moved = self.agent, self.current.builder.num_turns - 1
         if step.agent is None or step.agent in self._by_agent:
             if step.agent is not None:
                 self.agent, self.current = step.agent, self._by_agent[step.agent]
             self.current.append_observation(step.messages, step.observation_id)
-            return
-        self._called[step.agent] = self._caller()
-        builder = TrajectoryBuilder(task, episode_index)
-        self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
-        self.agent, self._by_agent[step.agent] = step.agent, self.current
+        else:
+            self._called[step.agent] = self._caller()
+            builder = TrajectoryBuilder(task, episode_index)
+            self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
+            self.agent, self._by_agent[step.agent] = step.agent, self.current
+        self._next[moved] = self.agent, self.current.builder.num_tokens
 
     def _caller(self) -> tuple[str, int]:
         """Return whose turn the next new agent answers: the last one, unless it was an answer itself, without calls."""
@@ -172,8 +182,29 @@ class Conversations:
                     "called_by": caller,
                     "call_turn": turn,
                 }
-            found.append(builder.finish(status, error=error, info=info))
+            trajectory = builder.finish(status, error=error, info=info)
+            if self._next_states:
+                trajectory = replace(trajectory, next_states=self._states_after(agent, builder.num_turns))
+            found.append(trajectory)
         return tuple(found)
+
+    def _states_after(self, agent: str, num_turns: int) -> NextStates:
+        """Return the states of the other side after the turns of an agent.
+
+        One that was dropped since it is too long to be answered is none.
+        """
+        read: dict[str, int] = {}
+        after: list[tuple[int, int] | None] = []
+        for turn in range(num_turns):
+            mover, size = self._next.get((agent, turn), (agent, 0))
+            own = (mover == MAIN_AGENT) == (agent == MAIN_AGENT)
+            if own or size > self._by_agent[mover].builder.num_tokens:
+                after.append(None)
+                continue
+            read[mover] = size
+            after.append((list(read).index(mover), size))
+        tokens = (self._by_agent[mover].builder.token_ids()[:size] for mover, size in read.items())
+        return NextStates(tuple(tokens), tuple(after))
 
 
 def state_of(messages: list[Message]) -> str:

@@ -64,6 +64,10 @@ class TrajectoryBuilder:
         self.images: tuple[PlacedImage, ...] = ()
         """What the agent has seen, by the places of its tokens."""
 
+    @property
+    def num_turns(self) -> int:
+        return len(self._turns)
+
     def token_ids(self) -> np.ndarray:
         """Return the context so far. [L] int32."""
         if len(self._ids) > 1:

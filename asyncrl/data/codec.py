@@ -27,6 +27,7 @@ from asyncrl.types import (
     FailureClass,
     Group,
     Lease,
+    NextStates,
     Opponent,
     PlacedImage,
     Status,
@@ -257,6 +258,7 @@ def trajectory_to_map(trajectory: Trajectory) -> dict[str, Any]:
         **_images_to_map(trajectory.images),
         **({"commitments": list(trajectory.commitments)} if trajectory.commitments else {}),
         **({"engines": list(trajectory.engines)} if trajectory.engines else {}),
+        **_next_states_to_map(trajectory.next_states),
     }
 
 
@@ -290,6 +292,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         images=_images_from_map(fields, arrays["loss_mask"]),
         commitments=_commitments_from_list(fields, int(np.count_nonzero(arrays["loss_mask"]))),
         engines=_engines_from_list(fields, len(turns)),
+        next_states=_next_states_from_map(fields, len(turns)),
     )
     fields.close()
     return trajectory
@@ -433,6 +436,52 @@ def _engines_from_list(fields: Fields, num_turns: int) -> tuple[str, ...]:
         if type(item) is not str or len(item) > MAX_ADDRESS:
             raise InputError(f"{where}[{index}] must be an address of at most {MAX_ADDRESS} characters")
     return tuple(raw)
+
+
+def _next_states_to_map(states: NextStates | None) -> dict[str, Any]:
+    """Return the field with the states of the other side; none where they were not noted."""
+    if states is None:
+        return {}
+    return {
+        "next_states": {
+            "token_ids": [_array_to_map(ids, "token_ids") for ids in states.token_ids],
+            "after": [None if place is None else list(place) for place in states.after],
+        }
+    }
+
+
+def _next_states_from_map(trajectory: Fields, num_turns: int) -> NextStates | None:
+    """Read the field that `_next_states_to_map` wrote, if there is one."""
+    if not trajectory.has("next_states"):
+        return None
+    where = f"{trajectory.where}.next_states"
+    fields = Fields(trajectory.take("next_states", dict), where)
+    raw, after = fields.take("token_ids", list), fields.take("after", list)
+    fields.close()
+    if len(after) != num_turns or len(raw) > num_turns:
+        raise InputError(
+            f"{where} must have a state or null for each of {num_turns} turns, in no more conversations, got "
+            f"{len(after)} in {len(raw)}"
+        )
+    ids = tuple(
+        _array_from_map(item, _ARRAYS["token_ids"], f"{where}.token_ids[{index}]")
+        for index, item in enumerate(raw)
+    )
+    for index, one in enumerate(ids):
+        if len(one) and one.min() < 0:
+            raise InputError(f"{where}.token_ids[{index}] must not be negative, got {one.min()}")
+    places: list[tuple[int, int] | None] = []
+    for index, item in enumerate(after):
+        if item is None:
+            places.append(None)
+            continue
+        if type(item) is not list or [type(part) for part in item] != [int, int]:
+            raise InputError(f"{where}.after[{index}] must be null or [conversation, tokens]")
+        conversation, size = item
+        if not 0 <= conversation < len(ids) or not 1 <= size <= len(ids[conversation]):
+            raise InputError(f"{where}.after[{index}] must be within its conversation, got {item}")
+        places.append((conversation, size))
+    return NextStates(ids, tuple(places))
 
 
 def _check_arrays(arrays: dict[str, np.ndarray], where: str) -> None:

@@ -6,6 +6,11 @@ as JSON. Columns `advantages`, `policy_logprobs` (under the policy at the start 
 the step) and `entropies` (of the distribution before the token, in nats) are what the step computed; null where it did
 not, as for failed episodes. Column `images` has the places of images among the tokens, and `image_files` their files,
 each once a trajectory; a message names one as `[image KEY]`.
+
+Of an exploiter with `policies.NAME.minimax` columns `next_conversation` and `next_tokens` have for each turn the
+conversation of `next_token_ids` in which the other side moves next, and how many of its tokens are that state; null
+where it does not move next. `trained_turn_reward` is what the step trained on in place of `turn_reward`. In other runs
+all four are null.
 """
 
 from __future__ import annotations
@@ -61,6 +66,10 @@ SCHEMA = pa.schema(
         ("turn_start", pa.list_(pa.int32())),
         ("turn_end", pa.list_(pa.int32())),
         ("turn_reward", pa.list_(pa.float32())),
+        ("trained_turn_reward", pa.list_(pa.float32())),
+        ("next_conversation", pa.list_(pa.int32())),
+        ("next_tokens", pa.list_(pa.int32())),
+        ("next_token_ids", pa.list_(pa.list_(pa.int32()))),
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.bool_())),
         ("behavior_logprobs", pa.list_(pa.float32())),
@@ -90,6 +99,8 @@ class TokenValues:
     columns: Mapping[str, Sequence[np.ndarray]]
     """By a name of `TOKEN_VALUES` a float32 array for each row, of its sampled tokens. A row for which the step has no
     values begins with NaN."""
+    turn_rewards: Sequence[Sequence[float]] | None = None
+    """[B][K] what each turn earned in the step, where that is not what the environment gave."""
 
 
 class TrajectoryTable:
@@ -112,7 +123,13 @@ def write_trajectories(
     """Write the trajectories of these groups to a file at once, in place of one that is there. Raises `OSError`."""
     tasks = {id(group): json.dumps(asdict(group.task), default=str) for group in groups}
     pairs = [(group, t) for group in groups for t in group.trajectories]
-    rows = [_row(step, group, t) | {"task_json": tasks[id(group)]} for group, t in pairs]
+    rewards = {}
+    if values is not None and values.turn_rewards is not None:
+        rewards = {id(t): found for t, found in zip(values.rows, values.turn_rewards, strict=True)}
+    rows = [
+        _row(step, group, t) | {"task_json": tasks[id(group)], "trained_turn_reward": rewards.get(id(t))}
+        for group, t in pairs
+    ]
     columns: list[Any] = []
     for field in SCHEMA:
         if field.name in _ARRAYS:
@@ -230,10 +247,23 @@ def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
         "turn_start": [turn.start for turn in t.turns],
         "turn_end": [turn.end for turn in t.turns],
         "turn_reward": rewards,
+        **_next_states(t),
         **{name: t.timing.get(name) for name in TIMES},
         "info": json.dumps(t.info),
         "images": [{"start": image.start, "end": image.end, "key": image.key} for image in t.images],
         "image_files": [
             {"key": key, "data": data} for key, data in {image.key: image.data for image in t.images}.items()
         ],
+    }
+
+
+def _next_states(t: Trajectory) -> dict[str, Any]:
+    """Return the columns with the states of the other side."""
+    states = t.next_states
+    if states is None:
+        return dict.fromkeys(("next_conversation", "next_tokens", "next_token_ids"))
+    return {
+        "next_conversation": [None if place is None else place[0] for place in states.after],
+        "next_tokens": [None if place is None else place[1] for place in states.after],
+        "next_token_ids": [ids.tolist() for ids in states.token_ids],
     }

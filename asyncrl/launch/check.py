@@ -14,7 +14,7 @@ from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
-from asyncrl.config_checks import check_curriculum, check_objective
+from asyncrl.config_checks import check_curriculum, check_minimax, check_objective
 from asyncrl.config_sections import SELF_TEACHER, is_loaded, is_url
 from asyncrl.env.config_check import check_environment, check_place, check_settings, first_task
 from asyncrl.env.protocol import Env
@@ -47,6 +47,7 @@ def check_recipe(config: Config) -> None:
     """
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_objective(one)
+    check_minimax(config)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
     check_curriculum(config)

@@ -60,6 +60,8 @@ class EpisodeSettings:
     """Have engines commit to the hidden states of what they sample (`train.commitments`)."""
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
+    next_states: bool = False
+    """Note in which states the other side of a game moves after the turns of each agent."""
 
 
 def episode_settings(config: Config, temperature: float, seed: int | None) -> EpisodeSettings:
@@ -139,7 +141,8 @@ class ChatPlayer:
         most = session.max_turns
         max_turns = min(limits.max_turns or most, request.max_turns or most, most)
         opening = with_examples(session.messages, request.examples)
-        conversations = Conversations(Conversation(builder, self.renderer, opening, session.tools))
+        main = Conversation(builder, self.renderer, opening, session.tools)
+        conversations = Conversations(main, self.settings.next_states)
         prefix = request.prefix or GivenPrefix(())
         given, confidences = prefix.turns, list(prefix.confidences)
         for turn in range(max_turns):

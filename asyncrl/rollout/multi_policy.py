@@ -212,4 +212,5 @@ def silent(first: Trajectory) -> Trajectory:
         reward=first.reward if failed else 0.0,
         components={},
         conversation="",
+        next_states=None,
     )

@@ -3,6 +3,8 @@
 a member of the population  -> only the other side's trajectories are kept
 an exploiter in training    -> its side's go to its buffer, under a slot; the other side's are kept where the newest
                                version of the policy has it
+
+Only what goes to the exploiter's buffer keeps the states of the other side (`Trajectory.next_states`), if it has them.
 """
 
 from __future__ import annotations
@@ -75,6 +77,12 @@ class OpponentRunner:
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner`."""
+        group = await self._run_group(lease, worker, episode_timeout_s)
+        if all(t.next_states is None for t in group.trajectories):
+            return group
+        return replace(group, trajectories=tuple(replace(t, next_states=None) for t in group.trajectories))
+
+    async def _run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         opponent = lease.opponent
         if opponent is None:
             return await self.alone.run_group(lease, worker, episode_timeout_s)

@@ -64,6 +64,8 @@ from asyncrl.weights.chunks import file_checksum
 log = logging.getLogger("asyncrl.train")
 
 EXTRA = "extra"
+CRITIC = "critic"
+"""The name of a separate critic's engine."""
 START = "start"
 """The folder of version 0, which the run may go back to. No crash needs it: a run without a checkpoint starts anew."""
 
@@ -146,9 +148,10 @@ class Checkpointer:
 
     def due(self, version: int) -> bool:
         """Whether `save_due` saves a version anywhere."""
-        return self._due_on_disk(version) or self._due_in_memory(version)
+        return self.due_on_disk(version) or self._due_in_memory(version)
 
-    def _due_on_disk(self, version: int) -> bool:
+    def due_on_disk(self, version: int) -> bool:
+        """Whether it saves a version in its folder."""
         return any(version % period == 0 for period in self.periods)
 
     def _due_in_memory(self, version: int) -> bool:
@@ -165,7 +168,7 @@ class Checkpointer:
     ) -> float:
         """Do as `save` does where a version is due: on disk, in memory, or both. A collective."""
         target = None
-        if self._due_on_disk(version):
+        if self.due_on_disk(version):
             self._newest, target = version, checkpoint_path(self.folder, version)
         return self._save(version, extra, target, after, self._due_in_memory(version))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
-from asyncrl.algo.objective import Objective
+from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.algo.value import HEADS
 from asyncrl.config import Config
 from asyncrl.config_sections import SELF_TEACHER, is_url
@@ -19,8 +21,9 @@ from asyncrl.train.auxiliary_weights import (
 )
 from asyncrl.train.critic import CriticSettings, make_critic, make_slow_critic
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
+from asyncrl.train.minimax import MainCritic, MinimaxReward
 from asyncrl.train.old_policy import OldPolicies
-from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
+from asyncrl.train.policy import Matching, PolicyModel, load_critic, load_frozen, load_policy
 from asyncrl.train.scored_versions import ScoredVersions
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.self_teacher import SelfTeacher
@@ -76,6 +79,27 @@ def load_auxiliary_models(
         if critic is not None and "slow_values" in objective.needs
         else None,
     )
+
+
+def load_minimax(
+    config: Config, objective: Objective, main: Config, checkpoints: Path, model: str
+) -> MinimaxReward:
+    """Load the critic of the policy that an exploiter is trained against, as `main` configures it. Call on every rank.
+
+    config, objective: of the exploiter. checkpoints: the main policy's, on the first rank. model: of both.
+    """
+    judged = build_objective(main.algo)
+    heads, dtype = _heads(judged), main.model.dtype
+    if judged.settings["value"]["trunk"] == "shared":
+        # Its states were sampled by another version: its own routers choose.
+        matching = replace(_matching(main), router_replay=False)
+        policy = load_policy(
+            model, dtype, value_heads=heads, lora=main.lora, seed=main.run.seed, matching=matching
+        )
+        critic = MainCritic(policy, checkpoints, _offload(config))
+    else:
+        critic = MainCritic(load_critic(model, dtype, heads=heads), checkpoints, _offload(config))
+    return MinimaxReward(critic, objective.discount)
 
 
 def _critic(objective: Objective) -> CriticSettings:

@@ -149,4 +149,6 @@ def _stripped(batch: StepBatch, row: int) -> Trajectory:
     """Return a row without what no model reads: what people read is larger than its tokens."""
     whole = batch.trajectories[row]
     info = {FROM_PEER: whole.info[FROM_PEER]} if FROM_PEER in whole.info else {}
-    return replace(whole, conversation="", info=info, timing={}, error="", commitments=(), engines=())
+    return replace(
+        whole, conversation="", info=info, timing={}, error="", commitments=(), engines=(), next_states=None
+    )

@@ -53,6 +53,8 @@ class StepReport:
     token_values: dict[str, Ragged] = field(default_factory=dict)
     """On the first rank, of the sampled tokens, by column of the trajectories' table; empty where the step was streamed
     group by group."""
+    turn_rewards: list[list[float]] | None = None
+    """[B][K] on the first rank, what the turns were rewarded with where that is not what the environment gave."""
 
 
 OnPoison = Callable[[dict[int, str]], None]

@@ -54,6 +54,7 @@ from asyncrl.train.logprob_check import (
     disagreement,
     of_groups,
 )
+from asyncrl.train.minimax import MinimaxReward
 from asyncrl.train.outer_exchange import Exchange, NoExchange
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.publication import at_once, in_thread
@@ -160,6 +161,7 @@ class Trainer:
         swarm: SwarmPool | None = None,
         exploiter: Exploiter | None = None,
         join_population: Callable[[Sequence[int]], None] = lambda _: None,
+        minimax: MinimaxReward | None = None,
     ) -> None:
         self.config = config
         self.asked_to_stop = asked_to_stop
@@ -194,6 +196,8 @@ class Trainer:
         self.join_population = join_population
         """Called on rank 0 with the versions of which copies are in the main policy's population, once engines hold
         these."""
+        self.minimax = minimax
+        """Of an exploiter whose turns the main policy's critic rewards."""
         self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
         self.replay = _replay_pool(config) if source is not None else None
         """On rank 0, where the recipe replays groups."""
@@ -379,10 +383,16 @@ class Trainer:
         """Take the step that was streamed or, where that cannot be, the whole batch's; then judge it."""
         report = streamed.finish(batch) if streamed is not None else None
         if report is None:
+            rewarded = None
+            if self.minimax is not None:
+                rewarded = self.minimax.apply(self.engine, batch, self.settings)
             report = train_step(
-                self.engine, self.objective, self.auxiliary, batch, self.settings, self._rate(batch.step),
-                self.controls, lambda found: self._set_aside(batch, found),
+                self.engine, self.objective, self.auxiliary, batch if rewarded is None else rewarded.batch,
+                self.settings, self._rate(batch.step), self.controls, lambda found: self._set_aside(batch, found),
             )  # fmt: skip
+            if rewarded is not None:
+                report.metrics |= rewarded.metrics
+                report.turn_rewards = rewarded.turn_rewards
         # Where no optimizer step was taken, too: the next version has the same weights and another number.
         self.auxiliary.before_update(self.engine, batch, self.settings)
         self._guard(batch, report)
@@ -462,8 +472,9 @@ class Trainer:
         if extra is None:
             return False
         kept = self.controls.state_dict()
-        # What other runs have in common with this one has not gone back.
-        extra = {name: state for name, state in extra.items() if name not in ("outer", "swarm")}
+        # What other runs have in common with this one has not gone back, nor has the policy that an exploiter is
+        # trained against.
+        extra = {name: state for name, state in extra.items() if name not in ("outer", "swarm", "minimax")}
         self.load_state_dict({**extra, "totals": self.totals.to_dict()})
         mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness", "exploiter")}
         self.controls.load_state_dict(mine)
@@ -670,6 +681,9 @@ class Trainer:
         if not saver.due(version):
             return error
         self.turns.to_trainer()
+        if self.minimax is not None and saver.due_on_disk(version):
+            # Nowhere else: what is trained again after a crash is valued by the critic of the checkpoint.
+            self.minimax.critic.refresh(self.engine)
         stall_s = saver.save_due(version, self.state_dict(), recorded.result)
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
@@ -704,6 +718,7 @@ class Trainer:
             **({"replay": self.replay.state_dict()} if self.replay is not None else {}),
             **({"successes": self.successes.state_dict()} if self.successes is not None else {}),
             **({"swarm": self.swarm.state_dict()} if self.swarm is not None else {}),
+            **({"minimax": self.minimax.state_dict()} if self.minimax is not None else {}),
         }
 
     def staleness_limit(self) -> int | None:
@@ -725,6 +740,8 @@ class Trainer:
             self.successes.load_state_dict(state["successes"])
         if self.swarm is not None and "swarm" in state:
             self.swarm.load_state_dict(state["swarm"])
+        if self.minimax is not None and "minimax" in state:
+            self.minimax.load_state_dict(state["minimax"])
 
 
 def _replay_pool(config: Config) -> ReplayPool | None:
@@ -746,4 +763,4 @@ def token_values(batch: StepBatch, report: StepReport) -> TokenValues:
         name: [values.row(row).numpy() for row in range(batch.num_rows)]
         for name, values in report.token_values.items()
     }
-    return TokenValues(batch.trajectories, columns)
+    return TokenValues(batch.trajectories, columns, report.turn_rewards)

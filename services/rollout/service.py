@@ -216,11 +216,15 @@ class RolloutService:
             for name, policy in self.policies.items()
         ]
 
-    def _player(self, generator: Generator, temperature: float, seed: int | None) -> EpisodePlayer:
+    def _player(
+        self, generator: Generator, temperature: float, seed: int | None, next_states: bool = False
+    ) -> EpisodePlayer:
         """Return a player with the recipe's limits that samples from `generator`; agents sample from their gateway."""
         if self.agents is not None:
             return self.agents.player(temperature, seed)
-        settings = episode_settings(self.config, temperature, seed)
+        settings = dataclasses.replace(
+            episode_settings(self.config, temperature, seed), next_states=next_states
+        )
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
     def _token_branches(self, generator: Generator, seed: int | None) -> TokenBranches | None:
@@ -247,7 +251,7 @@ class RolloutService:
 
         def make_runner(generator: Generator) -> EpisodeGroupRunner:
             return EpisodeGroupRunner(
-                self._player(generator, rollout.temperature, seed),
+                self._player(generator, rollout.temperature, seed, self.config.minimax),
                 branches=0 if agent else rollout.branches,
                 fork_at=rollout.fork_at,
                 hinted=0 if agent else rollout.hinted,

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.algo.objective import build_objective
-from asyncrl.config import Config, load_config
+from asyncrl.algo.objective import Objective, build_objective
+from asyncrl.config import Config, load_config, parse_config
 from asyncrl.credentials import Credentials
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.endpoint import stop_file, wait_for_addresses
@@ -42,7 +42,7 @@ from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpoint_store import CheckpointStore
-from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.checkpointer import CRITIC, Checkpointer
 from asyncrl.train.controls import Exploiter
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
@@ -52,7 +52,8 @@ from asyncrl.train.deepspeed_engine import (
 )
 from asyncrl.train.memory_checkpoints import FOLDER as MEMORY_FOLDER
 from asyncrl.train.metrics_log import MetricsLog
-from asyncrl.train.models import load_auxiliary_models, load_trained
+from asyncrl.train.minimax import MinimaxReward
+from asyncrl.train.models import load_auxiliary_models, load_minimax, load_trained
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.old_policy_model import FOLDER
 from asyncrl.train.outer_exchange import Exchange, NoExchange, OuterExchange
@@ -294,6 +295,19 @@ def open_exchange(config: Config, folder: Path, credentials: Credentials, first:
     )
 
 
+def open_minimax(
+    config: Config, objective: Objective, engine: TrainEngine, folder: Path, model: str
+) -> MinimaxReward | None:
+    """Return what rewards the turns of an exploiter, whose run folder it is; None where the game does. A collective."""
+    # Other ranks may be on machines that have no folder of the main policy.
+    run, name = folder.parent.parent, folder.name
+    found = engine.on_first(lambda: [name, load_config(run / "config.json").model_dump(mode="json")])
+    main = parse_config(found[1], "the main policy's configuration", strict=False)
+    if not main.policies[found[0]].minimax:
+        return None
+    return load_minimax(config, objective, main, run / "checkpoints", model)
+
+
 class Recorder:
     """Writes each step's metrics and trajectories into the run folder."""
 
@@ -337,7 +351,7 @@ def make_checkpointer(
         every=config.train.checkpoint_every,
         keep=KEPT_CHECKPOINTS,
         also_every=config.eval.every,
-        others={"critic": critic.engine} if critic is not None and critic.engine is not None else {},
+        others={CRITIC: critic.engine} if critic is not None and critic.engine is not None else {},
         before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
         store=CheckpointStore(config.train.checkpoint_store)
         if config.train.checkpoint_store and engine.rank == 0
@@ -457,6 +471,7 @@ def run_trainer(
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     old_policies = open_old_policies(config, weights_dir, old_policy, credentials) if old_policy else None
     auxiliary = load_auxiliary_models(config, objective, engine, model, old_policies)
+    minimax = open_minimax(config, objective, engine, folder, model) if exploits else None
     critic = auxiliary.critic.engine if auxiliary.critic is not None else None
     trained = [engine, *([critic] if critic is not None else [])]
     for one in trained:
@@ -487,7 +502,7 @@ def run_trainer(
         recorder.on_commit if recorder else lambda *_: None, turns,
         open_exchange(config, folder, credentials, first),
         open_swarm(config, folder, model, credentials) if first else None,
-        exploiter, main.join_opponents if main is not None else lambda _: None,
+        exploiter, main.join_opponents if main is not None else lambda _: None, minimax,
     )  # fmt: skip
     if engine.num_ranks != (wanted := config.train.ranks_each * machines):
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and {wanted} were started")

@@ -1,6 +1,7 @@
 """Episodes with several agents: a conversation, tokens, rewards and a trajectory for each."""
 
 import asyncio
+import dataclasses
 
 import numpy as np
 import pytest
@@ -93,6 +94,22 @@ class Words:
 def make_player(renderer, judging=None, **options):
     settings = EpisodeSettings(Limits(0, 16, 200), check_history=True)
     return ChatPlayer(Words(renderer, **options), LocalEnvs(), renderer, parse_hermes, settings, judging)
+
+
+def test_the_sides_of_a_game_are_the_main_agent_and_all_further_ones(renderer):
+    player = make_player(renderer)
+    player.settings = dataclasses.replace(player.settings, next_states=True)
+    main, first, second = play(player)
+    (mains, places), (firsts, after_first), (seconds, after_second) = (
+        (t.next_states.token_ids, t.next_states.after) for t in (main, first, second)
+    )
+    # The main agent's first turn calls a helper, its second one ends the episode.
+    assert places == ((0, first.turns[0].start), None)
+    assert [ids.tolist() for ids in mains] == [first.token_ids[: first.turns[0].start].tolist()]
+    # A helper's turn before another turn of a helper leaves no state of the main agent.
+    assert (firsts, after_first) == ((), (None, None))
+    assert after_second == ((0, main.turns[1].start),)
+    assert [ids.tolist() for ids in seconds] == [main.token_ids[: main.turns[1].start].tolist()]
 
 
 def play(player, env="Asking"):

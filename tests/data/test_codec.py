@@ -14,7 +14,17 @@ from asyncrl.data import codec
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.images import image_key
-from asyncrl.types import FailureClass, Group, Lease, PlacedImage, Status, Task, Trajectory, Turn
+from asyncrl.types import (
+    FailureClass,
+    Group,
+    Lease,
+    NextStates,
+    PlacedImage,
+    Status,
+    Task,
+    Trajectory,
+    Turn,
+)
 from tests.vision import picture
 
 TASK = Task(id="t-1", env="gridworld", seed=7, split="heldout", data={"walls": [[0, 1], [2, 2]], "note": "é"})
@@ -69,6 +79,38 @@ def test_a_group_comes_back_with_every_field():
     assert (decoded.id, decoded.task, decoded.version, decoded.worker) == ("g-1", TASK, 3, "w")
     for left, right in zip(group.trajectories, decoded.trajectories, strict=True):
         assert_same_trajectory(left, right)
+
+
+STATES = NextStates((np.array([1, 2, 3], np.int32), np.array([4], np.int32)), ((0, 3), None, (1, 1)))
+THREE_TURNS = (Turn(1, 2), Turn(2, 3), Turn(3, 3))
+
+
+def test_the_states_of_the_other_side_come_back_and_cost_nothing_where_there_are_none():
+    sent = make_trajectory(turns=THREE_TURNS, next_states=STATES)
+    found = codec.decode_trajectory(codec.encode_trajectory(sent)).next_states
+    assert found.after == STATES.after
+    assert [(ids.dtype, ids.tolist()) for ids in found.token_ids] == [(np.int32, [1, 2, 3]), (np.int32, [4])]
+    assert "next_states" not in codec.trajectory_to_map(make_trajectory())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"after": [[0, 3], None]}, r"must have a state or null for each of 3 turns"),
+        ({"after": [[0, 4], None, [1, 1]]}, r"after\[0\] must be within its conversation, got \[0, 4\]"),
+        ({"after": [[0, 0], None, [1, 1]]}, r"after\[0\] must be within its conversation"),
+        ({"after": [[2, 1], None, [1, 1]]}, r"after\[0\] must be within its conversation"),
+        ({"after": [[True, 1], None, [1, 1]]}, r"after\[0\] must be null or \[conversation, tokens\]"),
+        ({"token_ids": [{"dtype": "<i4", "shape": [1], "data": b"\xff\xff\xff\xff"}] * 2}, r"must not be negative"),
+        ({"token_ids": [{"dtype": "<i8", "shape": [1], "data": bytes(8)}] * 2}, r"token_ids\[0\].dtype must be"),
+        ({"more": 1}, r"more"),
+    ],
+)  # fmt: skip
+def test_states_that_are_not_exactly_right_are_refused(change, message):
+    raw = codec.trajectory_to_map(make_trajectory(turns=THREE_TURNS, next_states=STATES))
+    raw["next_states"] |= change
+    with pytest.raises(InputError, match=message):
+        codec.trajectory_from_map(raw)
 
 
 def test_a_failed_episode_without_tokens_comes_back():

@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
 from asyncrl.data.transcript import encode_transcript
-from asyncrl.types import FailureClass, Status
+from asyncrl.types import FailureClass, NextStates, Status
 from tests.train.factories import group, trajectory
 
 
@@ -173,3 +173,17 @@ def test_a_write_that_fails_is_raised_by_every_later_call(tmp_path):
     for call in (writer.flush, lambda: writer.put(2, []), writer.close):
         with pytest.raises(FileNotFoundError):
             call()
+
+
+def test_an_exploiters_states_and_what_it_trained_on_stand_beside_the_games_rewards(tmp_path):
+    one = group("t", [0.0, 1.0])
+    ids = (np.array([1, 2, 3], np.int32), np.array([4], np.int32))
+    noted = dataclasses.replace(one.trajectories[0], next_states=NextStates(ids, ((0, 3), (1, 1))))
+    one = dataclasses.replace(one, trajectories=(noted, one.trajectories[1]))
+    values = TokenValues([noted], {}, [[-0.5, 0.25]])
+    first, other = pq.read_table(TrajectoryTable(tmp_path).write(1, [one], values)).to_pylist()
+    assert (first["turn_reward"], first["trained_turn_reward"]) == ([0.0, 0.0], [-0.5, 0.25])
+    assert (first["next_conversation"], first["next_tokens"]) == ([0, 1], [3, 1])
+    assert first["next_token_ids"] == [[1, 2, 3], [4]]
+    names = ("trained_turn_reward", "next_conversation", "next_tokens", "next_token_ids")
+    assert [other[name] for name in names] == [None] * 4

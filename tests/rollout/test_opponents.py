@@ -7,6 +7,7 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.envs.nim.env import Nim
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
@@ -33,7 +34,7 @@ class Engines:
         return Generated(self.ids, np.full(size, -0.5, np.float32), np.full(size, version, np.int32), "stop")
 
 
-def play(renderer, opponent, move="a 1"):
+def play(renderer, opponent, move="a 1", seed=0):
     engines = Engines(renderer, move)
     settings = EpisodeSettings(Limits(0, 100, 2000))
 
@@ -41,7 +42,7 @@ def play(renderer, opponent, move="a 1"):
         return EpisodeGroupRunner(ChatPlayer(generator, LocalEnvs(), renderer, parse_hermes, settings))
 
     lease = Lease(
-        "g", Task("train-0", "nim", 0), NEWEST_VERSION, NEWEST_VERSION, 2, 1, 60.0, opponent=opponent
+        "g", Task("train-0", "nim", seed), NEWEST_VERSION, NEWEST_VERSION, 2, 1, 60.0, opponent=opponent
     )
     return asyncio.run(OpponentRunner(make_runner, engines).run_group(lease, "w", 30.0)), engines.asked
 
@@ -110,10 +111,11 @@ class Buffer:
 SLOT = Lease("slot", Task("slot-0", "nim"), 3, 3, 2, 1, 60.0, order=8)
 
 
-def play_exploiter(renderer, opponent, slot=SLOT, move="a 1"):
+def play_exploiter(renderer, opponent, slot=SLOT, move="a 1", seed=0, limits=None, next_states=False):
     """Play a group; return it, what was asked of the policy's engines and of the exploiter's, and its buffer."""
     engines, rival = Engines(renderer, move), Engines(renderer, move)
-    settings, buffer = EpisodeSettings(Limits(0, 100, 2000)), Buffer(slot)
+    settings = EpisodeSettings(limits or Limits(0, 100, 2000), next_states=next_states)
+    buffer = Buffer(slot)
     requests = []
 
     class Asked:
@@ -126,7 +128,7 @@ def play_exploiter(renderer, opponent, slot=SLOT, move="a 1"):
 
     runner = OpponentRunner(make_runner, engines, FurtherPolicy("rival", frozenset(), Asked(), buffer))
     lease = Lease(
-        "g", Task("train-0", "nim", 0), NEWEST_VERSION, NEWEST_VERSION, 2, 1, 60.0, opponent=opponent
+        "g", Task("train-0", "nim", seed), NEWEST_VERSION, NEWEST_VERSION, 2, 1, 60.0, opponent=opponent
     )
     return asyncio.run(runner.run_group(lease, "w", 30.0)), engines.asked, requests, buffer
 
@@ -172,3 +174,78 @@ def test_an_exploiter_whose_training_has_ended_still_plays(renderer):
     assert {(r.version, r.min_version) for r in requests} == {(None, 0)}
     assert buffer.put_groups == []
     assert len(group.trajectories) == 2
+
+
+def starts_with(things):
+    """Return a task's seed for which so many things are on the heap, modulo 2."""
+    found = (seed for seed in range(50) if Nim(Task("t", "nim", seed)).heaps.left[0] % 2 == things)
+    return next(found)
+
+
+def states(trajectory):
+    """Return the tokens of the state of the other side after each turn."""
+    noted = trajectory.next_states
+    assert len(noted.after) == len(trajectory.turns)
+    return [
+        None if place is None else noted.token_ids[place[0]][: place[1]].tolist() for place in noted.after
+    ]
+
+
+def prompts(trajectory):
+    """Return what was read before each turn."""
+    return [trajectory.token_ids[: turn.start].tolist() for turn in trajectory.turns]
+
+
+@pytest.mark.parametrize("against", [None, 4])
+@pytest.mark.parametrize("main", [True, False], ids=["moves_first", "moves_second"])
+@pytest.mark.parametrize("odd", [0, 1])
+def test_an_exploiter_is_told_in_which_states_the_policy_moves_after_its_turns(renderer, main, odd, against):
+    """One thing is taken at a time, so whoever moves first ends the game where the number is odd."""
+    opponent = Opponent(NEWEST, main, "rival", against)
+    group, _, _, buffer = play_exploiter(renderer, opponent, seed=starts_with(odd), next_states=True)
+    whole, _ = play(renderer, None, seed=starts_with(odd))
+    (part,) = buffer.put_groups
+    assert all(t.next_states is None for t in (*group.trajectories, *whole.trajectories))
+    for mine in part.trajectories:
+        other = next(t for t in whole.trajectories if (t.info.get("agent") is None) != main)
+        later = prompts(other) if main else prompts(other)[1:]
+        ends = main == bool(odd)
+        assert len(mine.turns) > 2 and states(mine) == later + [None] * ends
+        assert mine.reward == (1.0 if ends else -1.0)
+        # Nothing beyond the last state is kept.
+        assert [len(ids) for ids in mine.next_states.token_ids] == [len(later[-1])]
+
+
+def test_a_game_cut_off_before_the_policys_turn_still_has_that_state(renderer):
+    cut = {"seed": starts_with(0), "next_states": True, "limits": Limits(3, 100, 2000)}
+    opponent = Opponent(NEWEST, True, "rival")
+    group, _, _, buffer = play_exploiter(renderer, opponent, **cut)
+    mine, other = buffer.put_groups[0].trajectories[0], group.trajectories[0]
+    assert (mine.status, len(mine.turns), len(other.turns)) == (Status.TRUNCATED, 2, 1)
+    assert states(mine) == [*prompts(other), other.token_ids.tolist()]
+
+
+def test_a_state_that_is_too_long_to_be_answered_is_none(renderer):
+    opponent, seed = Opponent(NEWEST, False, "rival"), starts_with(1)
+    _, _, _, buffer = play_exploiter(renderer, opponent, seed=seed, next_states=True)
+    longest = len(states(buffer.put_groups[0].trajectories[0])[-1])
+    limits = Limits(0, 100, longest)
+    _, _, _, buffer = play_exploiter(renderer, opponent, seed=seed, next_states=True, limits=limits)
+    mine = buffer.put_groups[0].trajectories[0]
+    assert (mine.status, mine.error) == (Status.TRUNCATED, "max_tokens")
+    assert states(mine)[-1] is None and states(mine)[0] is not None
+
+
+def test_an_illegal_first_move_ends_the_game_without_a_state(renderer):
+    opponent = Opponent(NEWEST, True, "rival")
+    _, _, _, buffer = play_exploiter(renderer, opponent, move="nonsense", next_states=True)
+    assert [states(t) for t in buffer.put_groups[0].trajectories] == [[None], [None]]
+    # Where it was to move second, it has not spoken.
+    opponent = Opponent(NEWEST, False, "rival")
+    _, _, _, buffer = play_exploiter(renderer, opponent, move="nonsense", next_states=True)
+    assert [(t.num_sampled, t.next_states) for t in buffer.put_groups[0].trajectories] == [(0, None)] * 2
+
+
+def test_states_are_noted_only_where_they_are_asked_for(renderer):
+    _, _, _, buffer = play_exploiter(renderer, Opponent(NEWEST, True, "rival"))
+    assert all(t.next_states is None for t in buffer.put_groups[0].trajectories)
