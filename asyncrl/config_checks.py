@@ -43,9 +43,6 @@ from asyncrl.errors import ConfigError
 POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """It is part of folders, files of the run and addresses of engines."""
 
-REWARDLESS = ("ref_kl", "sft")
-"""Losses that read neither advantages nor rewards, whatever the objective's other parts say."""
-
 
 class Recipe(Protocol):
     """The parts of a `Config` that the checks read."""
@@ -864,7 +861,8 @@ def check_minimax(recipe: ManyPolicies) -> None:
                 f"{key}: must be false for an exploiter whose objective learns from {KNOWN[unread[0]]} instead of its "
                 "rewards, got true"
             )
-        if settings["loss"]["name"] in REWARDLESS:
+        loss = signature.read("loss", settings["loss"]["name"])
+        if loss is not None and not loss.reads_rewards:
             raise ConfigError(
                 f"{key}: must be false with policies.{name}.algo.loss.name={settings['loss']['name']!r}, which reads "
                 "no rewards, got true"

@@ -5,6 +5,7 @@
     @step_statistics(measure)                   reads what `measure` finds in the whole step
     @ratio_statistics(measure)                  reads what `measure` finds in the ratios of one optimizer step
     @group_local                                reads nothing beyond a row's own group
+    @reads_no_rewards                           a loss that learns from neither advantages nor rewards
 
 The marks are also read from the source text without importing the function (`asyncrl.algo.signature`), so a launcher
 can tell that a run has a critic without loading torch. Their arguments are therefore written as literals.
@@ -113,6 +114,11 @@ def group_local(function: Callable | None = None, **when: Any) -> Any:
     """
     mark = _marking(Mark("group_local", (), when))
     return mark if function is None else mark(function)
+
+
+def reads_no_rewards(function: F) -> F:
+    """Mark a loss that reads neither advantages nor rewards, whatever the other parts of its objective say."""
+    return _marking(Mark("reads_no_rewards"))(function)
 
 
 def marks_of(function: Callable[..., Any]) -> tuple[Mark, ...]:

@@ -13,7 +13,8 @@ from asyncrl.algo.registry import did_you_mean, locate
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import source_file
 
-DECORATORS = ("needs", "step_statistics", "ratio_statistics", "group_local")
+STATISTICS = ("step_statistics", "ratio_statistics")
+DECORATORS = ("needs", *STATISTICS, "group_local", "reads_no_rewards")
 MAX_IMPORTS = 10
 """How many modules a function may be imported through."""
 Found = ast.FunctionDef | str | None
@@ -36,6 +37,11 @@ class Signature:
     def needs(self, part: Mapping[str, Any]) -> frozenset[str]:
         """Return the words of `needs.KNOWN` that hold for a part of a recipe (a name and parameters)."""
         return words_of(self.marks, {**self.defaults, **part})
+
+    @property
+    def reads_rewards(self) -> bool:
+        """False for a loss that reads neither advantages nor rewards."""
+        return all(mark.decorator != "reads_no_rewards" for mark in self.marks)
 
     def beyond_group(self, part: Mapping[str, Any]) -> str | None:
         """Return the key for which a part reads beyond a row's group: a parameter or "name"; None if it does not."""
@@ -136,7 +142,7 @@ def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
                 f"{where}: @{name} asks for {unknown[0]!r}, which is no parameter of the function"
             )
         conditions = {key: ast.literal_eval(value) for key, value in when.items()}
-        implied = () if name == "group_local" else (name,)
+        implied = (name,) if name in STATISTICS else ()
         given = tuple(ast.literal_eval(word) for word in words)
         found.append(Mark(name, given if name == "needs" else implied, conditions))
     return found

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.algo import signature
 from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs
 from asyncrl.algo.registry import CORRECTIONS, LOSSES, resolve
 from tests.algo.factories import loss_fields
@@ -53,6 +54,18 @@ def padded(fields: dict, extra: int) -> dict:
             pad = torch.zeros(x.shape[0], extra, *x.shape[2:], dtype=x.dtype)
             wide[name] = torch.cat([x, pad], dim=1)
     return wide
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_reads_rewards_unless_it_says_otherwise(name):
+    changes = []
+    for seed in range(5):
+        fields = loss_fields(seed)
+        other = fields | {"advantages": -fields["advantages"], "scores": -fields["scores"]}
+        changes.append(not torch.equal(run_loss(name, fields)[1], run_loss(name, other)[1]))
+    found = signature.read("loss", name)
+    reads = found.reads_rewards and not found.needs({}) & {"teacher", "teacher_logits"}
+    assert any(changes) == reads
 
 
 @pytest.mark.parametrize("name", LOSSES)

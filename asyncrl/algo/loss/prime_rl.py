@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, reads_no_rewards
 from asyncrl.algo.ops import bounded_ratio
 
 
@@ -59,6 +59,7 @@ def ipo_masked(
 
 
 @needs("behavior", "reference")
+@reads_no_rewards
 def ref_kl(inputs: LossInputs, *, drop: float = 0.2, kl_tau: float = 1e-3) -> LossOutputs:
     """Distillation from the reference policy: the stopped log-gap is the advantage."""
     gap = inputs.need("reference_logp").detach() - inputs.logp.detach()
