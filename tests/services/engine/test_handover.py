@@ -103,7 +103,9 @@ def test_a_split_turn_is_sampled_as_a_whole_one_and_outlives_new_weights_and_the
                 for first in range(80, 100):
                     came_of_it = (await router.generate(prompt(f"hands{first}", first))).prefills
                     said = logged(folders[0])
-                    assert router.prefilled.again == said.count("failure: handshake_failed") + said.count("too late")
+                    assert router.prefilled.again == said.count("failure: handshake_failed") + said.count(
+                        "too late"
+                    )
                     if came_of_it == (Prefilled.HANDED,):
                         return
                 raise AssertionError(router.prefilled)
@@ -124,7 +126,9 @@ def test_a_split_turn_is_sampled_as_a_whole_one_and_outlives_new_weights_and_the
                 await shaken_hands()
                 # Several at once, seeded: as the other engine samples them without a ticket.
                 first, before, split = await in_time("s", range(100, 180, 4), 4)
-                whole = await asyncio.gather(*(prefill.generate(prompt(f"w{n}", first + n)) for n in range(4)))
+                whole = await asyncio.gather(
+                    *(prefill.generate(prompt(f"w{n}", first + n)) for n in range(4))
+                )
                 for a, b in zip(split, whole, strict=True):
                     same(a, b)
                     assert a.cached_tokens >= 159, router.prefilled
