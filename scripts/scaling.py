@@ -81,7 +81,7 @@ HELD_S, FREE_S = 20.0, 1.0
 """How long a trainer that is held back stands still, and works in between."""
 MOST_ERROR = 1e-3
 """In nats, what rounding may make of a log-probability."""
-ENVIRONMENT = "scripts.paced_gridworld:PacedGridworld"
+ENVIRONMENT = f"{Path(__file__).resolve().with_name('paced_gridworld.py')}:PacedGridworld"
 PATIENCE_S = 1200.0
 """How long a change may take to come."""
 

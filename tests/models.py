@@ -49,6 +49,21 @@ def save_experts(family: str, folder: Path, seed: int = 0) -> Any:
     return model
 
 
+def save_hybrid(folder: Path, seed: int = 0) -> Any:
+    """Save a model whose layers have attention and a state-space model (Falcon-H1) side by side; return it."""
+    from transformers import FalconH1Config, FalconH1ForCausalLM
+
+    config = FalconH1Config(
+        **SIZES, intermediate_size=64, mamba_n_heads=8, mamba_d_head=16, mamba_d_ssm=128, mamba_d_state=32,
+        mamba_n_groups=1, mamba_chunk_size=64,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = FalconH1ForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
 def save_deepseek(folder: Path, seed: int = 0) -> Any:
     """Save a model with MLA and experts (DeepSeek-V3) that vLLM serves on a CPU; return it."""
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM

@@ -206,6 +206,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.cli",
         "asyncrl.config",
         "asyncrl.launch.train",
+        "asyncrl.simulation.hardware",
         "asyncrl.services.buffer.service",
         "asyncrl.services.env.service",
         "asyncrl.services.outer.service",

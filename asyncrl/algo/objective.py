@@ -31,7 +31,7 @@ from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, value
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
 from asyncrl.algo.registry import resolve
-from asyncrl.algo.settings import needed, part_needs, resolve_settings
+from asyncrl.algo.settings import loss_parts, needed, resolve_settings
 from asyncrl.algo.value import HEADS, value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
@@ -45,8 +45,6 @@ class Objective:
     settings: dict[str, Any]
     needs: frozenset[str]
     """Words of `asyncrl.algo.needs.KNOWN`."""
-    advantage_needs: frozenset[str]
-    """Those of them that the advantage estimator needs."""
     advantage_fn: Callable[[AdvantageBatch], Tensor | AdvantageOutputs]
     normalize_fn: Callable[[Tensor, Tensor], Tensor]
     loss_fn: Callable[[LossInputs], LossOutputs]
@@ -56,8 +54,6 @@ class Objective:
     kl_fn: Callable[[Tensor, Tensor], Tensor]
     shapings: tuple[Callable[[AdvantageBatch], Tensor], ...]
     filters: tuple[Callable[[AdvantageBatch], Tensor], ...]
-    measured_needs: frozenset[str]
-    """What the loss and corrections with `@step_statistics` need: it is measured on the whole step."""
     step_measures: tuple[Measure, ...]
     """What `@step_statistics` of the loss and the corrections measures."""
     ratio_measures: tuple[Measure, ...]
@@ -317,7 +313,6 @@ def build_objective(algo: Any) -> Objective:
     return Objective(
         settings=chosen,
         needs=needed(chosen),
-        advantage_needs=part_needs("advantage", chosen["advantage"]),
         advantage_fn=_bind("advantage", chosen["advantage"]),
         normalize_fn=_bind("normalize", chosen["normalize"]),
         loss_fn=_bind("loss", chosen["loss"]),
@@ -327,7 +322,6 @@ def build_objective(algo: Any) -> Objective:
         kl_fn=resolve("kl", chosen["kl"]["estimator"]),
         shapings=tuple(_bind("shaping", part) for part in chosen["shaping"]),
         filters=tuple(_bind("filter", part) for part in chosen["filters"]),
-        measured_needs=_measured_needs(chosen),
         step_measures=_measures(chosen, "step_statistics"),
         ratio_measures=_measures(chosen, "ratio_statistics"),
     )
@@ -355,20 +349,10 @@ def _within_group(kind: str, part: Mapping[str, Any]) -> bool:
 def _measures(settings: Mapping[str, Any], decorator: str) -> tuple[Measure, ...]:
     """What the marks of the loss and the corrections measure, each with its function's parameters."""
     found = []
-    for kind, part in _loss_parts(settings):
+    for kind, part in loss_parts(settings):
         params = _params(kind, part)
         for mark in marks_of(resolve(kind, part["name"])):
             if mark.decorator == decorator and mark.measure is not None and mark.failing(params) is None:
                 read = inspect.signature(mark.measure).parameters
                 found.append(partial(mark.measure, **{k: v for k, v in params.items() if k in read}))
     return tuple(found)
-
-
-def _measured_needs(settings: Mapping[str, Any]) -> frozenset[str]:
-    found = [part_needs(kind, part) for kind, part in _loss_parts(settings)]
-    return frozenset[str]().union(*(words for words in found if "step_statistics" in words))
-
-
-def _loss_parts(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The loss and the corrections, each with its kind."""
-    return [("loss", settings["loss"]), *(("correction", part) for part in settings["corrections"])]

@@ -155,6 +155,17 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(words)
 
 
+def measured_needs(settings: Mapping[str, Any]) -> frozenset[str]:
+    """What the loss and corrections with `@step_statistics` need: it is measured on the whole step."""
+    found = [part_needs(kind, part) for kind, part in loss_parts(settings)]
+    return frozenset[str]().union(*(words for words in found if "step_statistics" in words))
+
+
+def loss_parts(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The loss and the corrections of resolved settings, each with its kind."""
+    return [("loss", settings["loss"]), *(("correction", part) for part in settings["corrections"])]
+
+
 def part_needs(kind: str, part: Mapping[str, Any]) -> frozenset[str]:
     """The words of `needs.KNOWN` that one part of resolved settings needs."""
     found = signature.read(kind, part["name"])

@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from asyncrl.buffer.bodies import Stored
 from asyncrl.buffer.ledger import Ledger, Peeked, PutResult, Taken
-from asyncrl.errors import UnavailableError
 from asyncrl.services.buffer.service import BufferService, Finished
 from asyncrl.simulation.player import TRAINED
 from asyncrl.types import FailureClass, Group, Lease, Task
@@ -46,30 +45,31 @@ class WorkerConnection:
     def __init__(self, buffer: SimulatedBuffer) -> None:
         self._buffer = buffer
         self.cut = False
-        """Set when the worker is killed: what its tasks still do while they end does not arrive."""
+        """Set when the worker is killed: what its tasks still ask while they end is not answered."""
 
     async def lease(self, worker: str, wait_s: float) -> Lease | None:
-        return await self._open().lease(worker, wait_s)
+        return await (await self._reached()).lease(worker, wait_s)
 
     async def renew(self, lease_id: str) -> float:
-        return self._open().ledger.renew(lease_id)
+        return (await self._reached()).ledger.renew(lease_id)
 
     async def release(self, lease_id: str) -> str:
         # What a killed worker gives back does not arrive, which nobody is told.
         return "" if self.cut else self._buffer.release(lease_id)
 
     async def fail(self, lease_id: str, failure: FailureClass, error: str) -> str:
-        return self._open().fail(lease_id, failure, error)
+        return (await self._reached()).fail(lease_id, failure, error)
 
     async def put(self, group: Group) -> PutResult:
-        return await self._open().put(group)
+        return await (await self._reached()).put(group)
 
     async def reclaim(self, worker: str) -> int:
-        return self._open().reclaim(worker)
+        return (await self._reached()).reclaim(worker)
 
-    def _open(self) -> SimulatedBuffer:
+    async def _reached(self) -> SimulatedBuffer:
+        """Return the buffer; never, once the worker is killed. An error would be an outage that the worker logs."""
         if self.cut:
-            raise UnavailableError("the worker was killed")
+            await asyncio.get_running_loop().create_future()
         return self._buffer
 
 

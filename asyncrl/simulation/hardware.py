@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.algo.settings import averages_the_proximal, needed, resolve_settings
+from asyncrl.algo.batch_passes import BatchPasses
+from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture
@@ -60,8 +61,6 @@ USABLE = 0.85
 """Share of a GPU's memory that weights and states may take, leaving the rest to activations or a cache."""
 SPLIT, TURNS = 0.9, 0.7
 """`engine.gpu_memory_utilization` on GPUs of an engine's own, and where trainer and engine use them by turns."""
-BEFORE_THE_STEP = frozenset({"values", "baselines", "step_statistics", "sum_pi_squared"})
-"""What an objective needs that has the policy computed over the whole batch before its first optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +135,26 @@ def operations(config: Config) -> int:
     """Return the operations of a step for each parameter and token: 2 for each pass forward, 4 for one backward.
 
     Forward alone go the pass that compares log-probabilities, and those by which the objective reads other models or
-    the policy as it was before the step. A critic with a trunk of its own is taken to be as large as the policy.
+    the policy as it was before the step. A critic with a trunk of its own is taken to be as large as the policy, and
+    what is asked for the right answer before each turn as long as the batch.
     """
     train, settings = config.train, resolve_settings(config.algo)
-    words = needed(settings)
+    words, passes = needed(settings), BatchPasses.of(settings, train.num_minibatches)
     learning = 6 + 2 * train.gradient_checkpointing
     forward = [
         train.max_logp_error > 0,
-        bool(words & BEFORE_THE_STEP) or (train.num_minibatches > 1 and not averages_the_proximal(words)),
+        passes.policy,
+        passes.answers,
+        # In parts, before each optimizer step; before the only one the policy has not moved yet.
+        "ratio_statistics" in words and (passes.policy or "step_start" not in words),
         "reference" in words,
         bool(words & {"teacher", "teacher_logits"}),
         "average" in words,
         "snapshots" in words,
     ]
-    found = learning + 2 * sum(forward)
+    found = learning + 2 * sum(forward) + 6 * passes.score_norms
     critic = settings["value"]
-    if "values" in words and critic["trunk"] == "own":
+    if passes.values and critic["trunk"] == "own":
         found += critic["steps"] * (learning + 2 * (1 + ("slow_values" in words)))
     return found
 

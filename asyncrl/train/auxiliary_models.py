@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.algo.batch_passes import BatchPasses
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.value import HEADS
@@ -26,7 +27,6 @@ from asyncrl.train.auxiliary_weights import (
     FrozenPolicy,
     Snapshots,
 )
-from asyncrl.train.batch_passes import BatchPasses
 from asyncrl.train.critic import Critic, SlowCritic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
@@ -115,7 +115,7 @@ class AuxiliaryModels:
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, num_minibatches: int
     ) -> StepTensors:
         """Compute what the objective reads over the whole batch. A collective."""
-        passes = BatchPasses.of(self.objective, num_minibatches)
+        passes = BatchPasses.of(self.objective.settings, num_minibatches)
         found = StepTensors()
         if passes.policy:
             self._policy_pass(engine, batch, settings, passes, found)
@@ -165,11 +165,8 @@ class AuxiliaryModels:
         passes: BatchPasses,
         found: StepTensors,
     ) -> None:
-        names = (
-            "logp",
-            *passes.extras,
-            *(self.critic.names if self.critic is not None and passes.shared_values(self.critic) else ()),
-        )
+        shared = self.critic if passes.values and self.critic is not None and self.critic.shared else None
+        names = ("logp", *passes.extras, *(shared.names if shared is not None else ()))
         computed = whole_batch(
             engine, batch, settings,
             lambda rows: engine.outputs(

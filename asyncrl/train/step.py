@@ -122,10 +122,7 @@ def train_step(
     controls = controls or Controls(
         KlController(objective.kl_coef), EntropyController(objective.entropy_coef)
     )
-    # Agent by agent there are several optimizer steps, too.
-    by_agent = objective.settings["sequential_agents"]
-    steps = settings.num_minibatches + 1 if by_agent else settings.num_minibatches
-    tensors = auxiliary.step_tensors(engine, batch, settings, steps)
+    tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
     if controls.baselines is not None and engine.rank == 0:
         tensors.rows["baselines"] = controls.baselines.baselines(batch)
     if controls.roles is not None and engine.rank == 0:
@@ -158,7 +155,7 @@ def train_step(
         for part in split_minibatches(batch, rows, settings.num_minibatches):
             norms.append(_minibatch(step, part, parts, poisoned))
 
-    if by_agent:
+    if objective.settings["sequential_agents"]:
         update_by_agent(step, kept, update, poisoned)
     else:
         update(kept)

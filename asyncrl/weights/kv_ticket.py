@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import msgpack
+
+log = logging.getLogger("asyncrl.weights")
 
 MAC_BYTES = 32
 FRESH_S = 15.0
@@ -33,7 +36,10 @@ def unseal(ticket: bytes, version: int, now: float, key: str) -> dict[str, Any] 
     if not hmac.compare_digest(mac, _mac(body, key)):
         return None
     said = msgpack.unpackb(body, use_list=True)
-    if said["version"] != version or abs(now - said["at"]) > FRESH_S:
+    if said["version"] != version:
+        return None
+    if abs(age_s := now - said["at"]) > FRESH_S:
+        log.warning("a KV ticket came after %.1f s, too late: its prompt is computed here", age_s)
         return None
     return dict(said["params"])
 

@@ -8,7 +8,7 @@ import torch
 from asyncrl.algo.inputs import LossInputs, count_totals
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import KINDS
-from asyncrl.algo.settings import resolve_settings
+from asyncrl.algo.settings import part_needs, resolve_settings
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError
@@ -51,7 +51,7 @@ def outcome(algo, name):
     statistics |= {} if ratio is None else objective.ratio_statistics(ratio)
     totals = count_totals(inputs.mask, inputs.group, objective.horizon)
     loss, _ = objective.loss(LossInputs(**fields, statistics=statistics), totals)
-    needs = (objective.needs, objective.advantage_needs)
+    needs = (objective.needs, part_needs("advantage", objective.settings["advantage"]))
     return needs, {"loss": loss, "advantages": estimate.advantages, "keep": estimate.keep, **statistics}
 
 
@@ -104,7 +104,8 @@ def test_a_need_holds_only_under_its_condition():
     part = {"name": f"{OWN}:largest_of_step", "with_entropy": True}
     assert "entropy" in build_objective({"corrections": [part]}).needs
     for score, word in (("gradient", "score_norms"), ("logit", "sum_pi_squared"), ("length", None)):
-        found = build_objective({"preset": "vcpo", "advantage": {"score": score}}).advantage_needs
+        objective = build_objective({"preset": "vcpo", "advantage": {"score": score}})
+        found = part_needs("advantage", objective.settings["advantage"])
         assert found & {"score_norms", "sum_pi_squared"} == ({word} if word else set())
 
 

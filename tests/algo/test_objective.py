@@ -13,6 +13,7 @@ from asyncrl.algo.filters import max_variance
 from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs, LossOutputs, count_totals
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.settings import measured_needs
 from tests.algo.factories import advantage_batch, loss_fields, loss_inputs
 
 
@@ -254,7 +255,7 @@ def test_top_entropy_keeps_the_share_of_the_step_that_is_least_certain():
     mask = torch.tensor([[True, True, True, False]] * 2)
     inputs = loss_inputs(1, rows=2, width=4, entropy=entropy, mask=mask)
     objective = build(corrections=[{"name": "top_entropy", "share": 0.4}])
-    assert "entropy" in objective.measured_needs
+    assert "entropy" in measured_needs(objective.settings)
     # The 0.6 quantile of 0.1, 0.2, 0.3, 0.5, 0.8 and 0.9 is 0.5.
     statistics = objective.step_statistics(inputs)
     assert statistics["top_entropy_least"].item() == pytest.approx(0.5)
@@ -273,7 +274,7 @@ def test_top_entropy_advantage_keeps_the_tokens_that_matter_most_and_are_least_c
     mask = torch.tensor([[True, True, True, False]] * 2)
     inputs = loss_inputs(1, rows=2, width=4, entropy=entropy, advantages=advantages, mask=mask)
     objective = build(corrections=[{"name": "top_entropy_advantage", "share": 0.4}])
-    assert "entropy" in objective.measured_needs
+    assert "entropy" in measured_needs(objective.settings)
     # Of 0.1, 0, 0.5, 0.6, 0.4 and 0.1 the 0.6 quantile is 0.4.
     statistics = objective.step_statistics(inputs)
     assert statistics["top_entropy_advantage_least"].item() == pytest.approx(0.4)
@@ -287,7 +288,7 @@ def test_top_entropy_turns_keeps_the_turns_of_the_step_that_are_least_certain():
     turn_ids = torch.tensor([[0, 0, 1, 1], [0, -1, 1, 2]])
     inputs = loss_inputs(1, rows=2, width=4, entropy=entropy, mask=mask, turn_ids=turn_ids)
     objective = build(corrections=[{"name": "top_entropy_turns", "share": 0.5}])
-    assert "entropy" in objective.measured_needs
+    assert "entropy" in measured_needs(objective.settings)
     # Of turns with mean entropy 0.2, 0.8, 0.6, 0.1 and 0.0 three are kept; 0.15 lies between them and the others.
     statistics = objective.step_statistics(inputs)
     assert statistics["top_entropy_turns_least"].item() == pytest.approx(0.15)

@@ -46,6 +46,14 @@ def test_the_command_prints_a_table_and_writes_all_layouts(tmp_path, capsys):
     assert sum(rows[0]["engines"]["idle"].values()) + rows[0]["engines"]["busy"] == pytest.approx(1, abs=0.02)
 
 
+def test_the_command_says_nothing_of_workers_that_a_simulation_ends(capsys, caplog):
+    words = ["math_qwen3_grpo", "--gpus", "1", "--device", "h100", "--steps", "2", "rollout.group_size=2"]
+    assert main(["plan", "run", *words]) == 0
+    # A command without a logger of its own has warnings printed on stderr.
+    assert caplog.messages == []
+    assert capsys.readouterr().err == "synchronous: trainer 1, 1 engine(s) of 1\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

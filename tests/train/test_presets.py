@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from asyncrl.algo.presets import PRESETS
+from asyncrl.simulation.hardware import operations
 from asyncrl.train.step_batch import build_step_batch
+from tests.train.counted_passes import CountedPasses
 from tests.train.factories import batch_of_groups
 from tests.train.on_a_gpu import Recorded
 from tests.train.one_step import Learner, near_policy, snapshot
@@ -20,11 +22,13 @@ SAME_AS_TEACHER = {"opd", "opd_full"}
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, preset, monkeypatch):
     learner, recorded = Learner(tiny_model, {"preset": preset}), Recorded(monkeypatch)
+    passes = CountedPasses(monkeypatch)
     batch = build_step_batch(near_policy(learner.engine, batch_of_groups()), 0, 0)
     before = snapshot(learner.engine)
     report = learner.step(batch, micro_batch_tokens=60)
     after = snapshot(learner.engine)
     assert report.skipped == ""
+    assert operations(learner.config) == passes.operations(learner)
     assert all(torch.isfinite(tensor).all() for tensor in after.values())
     if preset in SAME_AS_TEACHER:
         assert report.metrics["grad_norm"] < 0.2
@@ -35,6 +39,18 @@ def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, p
     assert policy.device.type == "cuda"
     assert (value is None) == (learner.auxiliary.critic is None)
     assert value is None or value.device.type == "cuda"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "preset", ["grpo", "ppo_ewma", "decoupled_ppo", "sat", "vcpo", "igpo", "ppo", "sdpo"]
+)
+def test_several_optimizer_steps_take_the_passes_that_a_plan_counts(tiny_model, preset, monkeypatch):
+    learner = Learner(tiny_model, {"preset": preset}, train={"num_minibatches": 2, "zero_stage": 0})
+    passes = CountedPasses(monkeypatch)
+    groups = near_policy(learner.engine, batch_of_groups())
+    assert learner.step(build_step_batch(groups, 0, 0), num_minibatches=2).skipped == ""
+    assert operations(learner.config) == passes.operations(learner)
 
 
 CUT_MATTERS = [

@@ -24,6 +24,14 @@ def test_a_ticket_to_other_weights_an_old_one_and_one_of_another_run_are_not_use
     assert unseal(seal(PARAMS, 3, 100.0, "key"), version, now, key) is None
 
 
+def test_a_ticket_that_comes_too_late_is_told_and_one_to_other_weights_is_not(caplog):
+    ticket = seal(PARAMS, 3, 100.0, "key")
+    assert unseal(ticket, 4, 200.0, "key") is None
+    assert caplog.messages == []
+    assert unseal(ticket, 3, 117.3, "key") is None
+    assert caplog.messages == ["a KV ticket came after 17.3 s, too late: its prompt is computed here"]
+
+
 def test_no_byte_of_a_ticket_can_be_changed():
     ticket = seal(PARAMS, 3, 100.0, "key")
     for place in range(len(ticket)):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from asyncrl.algo.objective import build_objective
-from asyncrl.train.batch_passes import BatchPasses
+from asyncrl.algo.batch_passes import BatchPasses
+from asyncrl.algo.settings import resolve_settings
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,9 @@ from asyncrl.train.batch_passes import BatchPasses
         ({"preset": "ppo_ewma"}, 2, False),
         ({"preset": "ppo_ewma", "lr_scaling": {"power": 0.5}}, 2, True),
         ({"preset": "ppo_ewma", "sequential_agents": True}, 2, True),
+        # The second agent's optimizer step is a second one.
+        ({"preset": "grpo", "sequential_agents": True}, 1, True),
     ],
 )
 def test_the_policy_is_computed_before_the_step_where_something_reads_it(settings, minibatches, expected):
-    objective = build_objective(settings)
-    assert BatchPasses.of(objective, minibatches).policy is expected
+    assert BatchPasses.of(resolve_settings(settings), minibatches).policy is expected

@@ -1,0 +1,46 @@
+"""Counts the passes over the whole batch that a step takes beside its optimizer steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncrl.train import auxiliary_models, step
+from tests.train.one_step import Learner
+
+
+class CountedPasses:
+    """Real passes, counted while a test runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.whole = 0
+        self.parts = 0
+        """Of some rows each, all rows together."""
+        self.score_norms = 0
+        whole_batch, score_norms = auxiliary_models.whole_batch, auxiliary_models.score_norms
+
+        def counted(*args: Any, **named: Any) -> Any:
+            if len(args) > 5 or "rows" in named:
+                self.parts += 1
+            else:
+                self.whole += 1
+            return whole_batch(*args, **named)
+
+        def counted_norms(*args: Any) -> Any:
+            self.score_norms += 1
+            return score_norms(*args)
+
+        monkeypatch.setattr(auxiliary_models, "whole_batch", counted)
+        monkeypatch.setattr(step, "whole_batch", counted)
+        monkeypatch.setattr(auxiliary_models, "score_norms", counted_norms)
+
+    def operations(self, learner: Learner) -> int:
+        """Return the operations of the step for each parameter and token: see `asyncrl.simulation.hardware`."""
+        train, critic = learner.config.train, learner.auxiliary.critic
+        learning = 6 + 2 * train.gradient_checkpointing
+        trained = 1 + (critic.config.steps if critic is not None and not critic.shared else 0)
+        # Before the step log-probabilities are compared; a teacher's logits are computed with the loss.
+        forward = self.whole + (self.parts > 0) + (train.max_logp_error > 0)
+        forward += "teacher_logits" in learner.objective.needs
+        return trained * learning + 2 * forward + 6 * self.score_norms
