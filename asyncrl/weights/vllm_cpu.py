@@ -68,6 +68,21 @@ def allow_short_blocks() -> None:
     setattr(CPUAttentionBackend, "get_supported_kernel_block_sizes", staticmethod(sizes))  # noqa: B010 - as above
 
 
+def cache_no_states() -> None:
+    """Have models with state-space or linear attention layers start without a cache of prefixes. vLLM has one for
+    their states only where it prefills in pieces, which engines on a CPU do not, and refuses to start otherwise."""
+    from vllm.model_executor.models.config import MambaModelConfig
+
+    check = MambaModelConfig.verify_and_update_config
+
+    def check_without(vllm_config: Any) -> None:
+        if not vllm_config.scheduler_config.enable_chunked_prefill:
+            vllm_config.cache_config.enable_prefix_caching = False
+        check(vllm_config)
+
+    setattr(MambaModelConfig, "verify_and_update_config", staticmethod(check_without))  # noqa: B010 - as above
+
+
 def weights_changed() -> None:
     """Pack experts again from now on. Called after each update."""
     _packed.clear()

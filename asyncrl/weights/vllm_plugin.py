@@ -71,6 +71,7 @@ def register() -> None:
     if current_platform.is_cpu():
         from asyncrl.weights.vllm_cpu import (
             allow_short_blocks,
+            cache_no_states,
             keep_weights_live,
             rotate_heads_by_torch,
             sleep_between_messages,
@@ -82,6 +83,7 @@ def register() -> None:
         rotate_heads_by_torch()
         normalise_by_kernels(current_platform)
         sleep_between_messages()
+        cache_no_states()
         if on_x86():
             allow_short_blocks()
         if RECORD_EXPERTS in os.environ:

@@ -27,8 +27,6 @@ def test_a_hybrid_model_is_sampled_and_updated_as_the_trainer_computes_it(tiny_m
         shutil.copy(Path(tiny_model) / name, model)
     policy = load_policy(str(model), "float32").model.eval()
     assert short_blocks(ENGINE["max_model_len"])
-    # vLLM caches the prefixes of such models only where it prefills in pieces, which CPUs cannot.
-    engine = ENGINE | {"extra_args": ["--no-enable-prefix-caching"]}
 
     async def scenario(url):
         client = EngineClient(url)
@@ -42,5 +40,5 @@ def test_a_hybrid_model_is_sampled_and_updated_as_the_trainer_computes_it(tiny_m
         finally:
             await client.close()
 
-    with torch.no_grad(), serving(tmp_path / "run", str(model), weights, engine=engine) as process:
+    with torch.no_grad(), serving(tmp_path / "run", str(model), weights) as process:
         asyncio.run(scenario(process.url))
