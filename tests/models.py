@@ -39,34 +39,26 @@ def save_with_the_words_of(model: str, folder: Path, hidden_size: int, num_heads
 
 def save_experts(family: str, folder: Path, seed: int = 0) -> Any:
     """Save a model of a family in `EXPERTS`, with 8 experts of which each token takes 2; return it."""
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING
 
     config = CONFIG_MAPPING[family](**SIZES | EXPERTS[family], intermediate_size=64, num_experts_per_tok=2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config).eval()
-    model.save_pretrained(folder)
-    return model
+    return _saved(config, folder, seed)
 
 
 def save_hybrid(folder: Path, seed: int = 0) -> Any:
     """Save a model whose layers have attention and a state-space model (Falcon-H1) side by side; return it."""
-    from transformers import FalconH1Config, FalconH1ForCausalLM
+    from transformers import FalconH1Config
 
     config = FalconH1Config(
         **SIZES, intermediate_size=64, mamba_n_heads=8, mamba_d_head=16, mamba_d_ssm=128, mamba_d_state=32,
         mamba_n_groups=1, mamba_chunk_size=64,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = FalconH1ForCausalLM(config).eval()
-    model.save_pretrained(folder)
-    return model
+    return _saved(config, folder, seed)
 
 
 def save_deepseek(folder: Path, seed: int = 0) -> Any:
     """Save a model with MLA and experts (DeepSeek-V3) that vLLM serves on a CPU; return it."""
-    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+    from transformers import DeepseekV3Config
 
     config = DeepseekV3Config(
         vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, moe_intermediate_size=64, num_hidden_layers=2,
@@ -75,13 +67,21 @@ def save_deepseek(folder: Path, seed: int = 0) -> Any:
         qk_nope_head_dim=32, v_head_dim=32, max_position_embeddings=512, initializer_range=0.15, dtype="float32",
         bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = DeepseekV3ForCausalLM(config).eval()
-    model.save_pretrained(folder)
+    model = _saved(config, folder, seed)
     path = folder / "config.json"
     # What transformers leaves out and vLLM asks for.
     path.write_text(
         json.dumps(json.loads(path.read_text()) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"})
     )
+    return model
+
+
+def _saved(config: Any, folder: Path, seed: int) -> Any:
+    """Save a model with this configuration and random weights; return it."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(folder)
     return model

@@ -18,8 +18,8 @@ from asyncrl.algo.advantage.igpo import answer_probability
 from asyncrl.errors import ConfigError
 from asyncrl.images import images_in
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.types import ANSWER_IDS, NOT_SAMPLED, Status, Trajectory, Turn
+from asyncrl.train.step_batch import StepBatch, row_to_score
+from asyncrl.types import ANSWER_IDS, Trajectory, Turn
 
 
 def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
@@ -44,18 +44,7 @@ def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
 def _probe(t: Trajectory, turn: Turn, answer: list[int]) -> Trajectory:
     ids = np.concatenate([t.token_ids[: turn.start], np.asarray(answer, np.int32)])
     mask = np.arange(len(ids)) >= turn.start
-    return Trajectory(
-        task_id=t.task_id,
-        episode_index=t.episode_index,
-        token_ids=ids,
-        loss_mask=mask,
-        behavior_logprobs=np.zeros(len(ids), np.float32),
-        versions=np.where(mask, 0, NOT_SAMPLED).astype(np.int32),
-        turns=(),
-        reward=0.0,
-        status=Status.FINISHED,
-        images=images_in(t.images, 0, turn.start),
-    )
+    return row_to_score(ids, mask, t.task_id, t.episode_index, images=images_in(t.images, 0, turn.start))
 
 
 def probabilities(batch: StepBatch, places: list[tuple[int, int]], logp: Ragged) -> Tensor:

@@ -30,9 +30,9 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT
 from asyncrl.train.policy import CriticModel, PolicyModel
 from asyncrl.train.serve_rows import share_batch
-from asyncrl.train.step_batch import Rows, StepBatch
+from asyncrl.train.step_batch import Rows, StepBatch, row_to_score
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.types import NOT_SAMPLED, Status, Trajectory
+from asyncrl.types import Trajectory
 
 log = logging.getLogger("asyncrl.train")
 
@@ -214,14 +214,4 @@ def _valued(t: Trajectory, ids: np.ndarray, sizes: list[int]) -> Trajectory:
     # What is sampled in the last state does not matter: the value is read before it.
     ids = np.concatenate([ids, ids[-1:]])
     mask = np.isin(np.arange(len(ids)), sizes)
-    return Trajectory(
-        task_id=t.task_id,
-        episode_index=t.episode_index,
-        token_ids=ids,
-        loss_mask=mask,
-        behavior_logprobs=np.zeros(len(ids), np.float32),
-        versions=np.where(mask, 0, NOT_SAMPLED).astype(np.int32),
-        turns=(),
-        reward=0.0,
-        status=Status.FINISHED,
-    )
+    return row_to_score(ids, mask, t.task_id, t.episode_index)

@@ -22,8 +22,8 @@ import torch
 from asyncrl.errors import ConfigError
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.types import NOT_SAMPLED, Status, Trajectory
+from asyncrl.train.step_batch import StepBatch, row_to_score
+from asyncrl.types import Trajectory
 from asyncrl.weights.sampled import Sequence
 
 
@@ -129,14 +129,4 @@ def _places(t: Trajectory, version: int) -> np.ndarray:
 
 def _row(token_ids: np.ndarray, places: np.ndarray, version: int) -> Trajectory:
     mask = np.isin(np.arange(len(token_ids)), places)
-    return Trajectory(
-        task_id="unscored",
-        episode_index=0,
-        token_ids=token_ids,
-        loss_mask=mask,
-        behavior_logprobs=np.zeros(len(token_ids), np.float32),
-        versions=np.where(mask, version, NOT_SAMPLED).astype(np.int32),
-        turns=(),
-        reward=0.0,
-        status=Status.FINISHED,
-    )
+    return row_to_score(token_ids, mask, "unscored", version=version)

@@ -19,7 +19,7 @@ from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
 from asyncrl.train.router_replay import OWN_CHOICE
 from asyncrl.train.vision import Placed
-from asyncrl.types import GREEDY_REWARD, Group, Status, Trajectory
+from asyncrl.types import GREEDY_REWARD, NOT_SAMPLED, Group, PlacedImage, Status, Trajectory
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,32 @@ def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> No
             f"task {trajectory.task_id} episode {trajectory.episode_index} has tokens of versions {oldest} to "
             f"{newest}; the step that starts at version {step} may train {step - max_staleness} to {step}"
         )
+
+
+def row_to_score(
+    token_ids: np.ndarray,
+    mask: np.ndarray,
+    task_id: str,
+    episode_index: int = 0,
+    version: int = 0,
+    images: tuple[PlacedImage, ...] = (),
+) -> Trajectory:
+    """Return a row [L] that a model only reads, for what it computes at the tokens in `mask` [L].
+
+    task_id, episode_index: what errors name. version: that the tokens in `mask` count as sampled by.
+    """
+    return Trajectory(
+        task_id=task_id,
+        episode_index=episode_index,
+        token_ids=token_ids,
+        loss_mask=mask,
+        behavior_logprobs=np.zeros(len(token_ids), np.float32),
+        versions=np.where(mask, version, NOT_SAMPLED).astype(np.int32),
+        turns=(),
+        reward=0.0,
+        status=Status.FINISHED,
+        images=images,
+    )
 
 
 def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
