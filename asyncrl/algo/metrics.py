@@ -84,11 +84,18 @@ def reduce_over_ranks(metrics: Metrics, all_reduce: Callable[[Tensor, str], None
     """Reduce over data-parallel ranks in two collectives.
 
     `all_reduce(tensor, op)` reduces in place with `op` "sum" or "max". Every rank must hold the same names;
-    they are ordered by name here.
+    they are ordered by name here. Where any value is on a GPU, all are reduced there: plain numbers among them,
+    counts of rows for one, are on the CPU.
     """
-    names = sorted(metrics)
-    if not names:
+    if not metrics:
         return {}
+    devices = {value.device for metric in metrics.values() for value in (metric.total, metric.count)}
+    device = next((one for one in devices if one.type != "cpu"), torch.device("cpu"))
+    metrics = {
+        name: Metric(metric.total.to(device), metric.count.to(device), metric.kind)
+        for name, metric in metrics.items()
+    }
+    names = sorted(metrics)
     extremes = [n for n in names if metrics[n].kind in ("max", "min")]
     sums = torch.stack([torch.stack([_summed(metrics[n]), metrics[n].count]) for n in names])
     all_reduce(sums, "sum")

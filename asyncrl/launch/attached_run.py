@@ -19,9 +19,11 @@ from safetensors.torch import load_file
 from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
 from asyncrl.errors import ConfigError
+from asyncrl.gpus import found_gpus
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, pin_policy
+from asyncrl.launch.placement import placed, plan
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.tasks import PoolPlan, TaskPlan
@@ -46,6 +48,9 @@ class SharedEngine:
         self.model = str(cached_base_model(config)) if path == "sft" else path
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        # As in a run of its own, which leaves the trainer its part of a GPU that both use.
+        placement = plan(config, found_gpus())
+        config = placed(config, placement)
         (folder / "config.json").write_text(config.model_dump_json())
         # Each run has its own folder; all of them call this engine.
         share_one_token()
@@ -59,6 +64,7 @@ class SharedEngine:
                 *("serve", "engine", "--folder", str(folder), "--model", self.model),
                 *("--weights-dir", str(self.weights)),
             ],
+            placement.engine_env(0),
             nice=generation_nice(),
         )
         self.process_group.wait_ready(self.child, config.run.start_timeout_s)

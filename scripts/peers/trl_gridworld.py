@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer on gridworld, on the CPU: the peer of `scripts/bench/bench_trl.py`, which starts it.
+"""TRL's GRPOTrainer on gridworld, on a GPU if there is one: the peer of `scripts/bench/bench_trl.py`, which starts it.
 
 Runs in a virtual environment of its own:
 
@@ -92,8 +92,10 @@ class Player:
         """Sample one turn of every episode in one batch, padded on the left."""
         contexts = [e.prompt + e.completion for e in playing]
         width = max(map(len, contexts))
-        ids = torch.tensor([[0] * (width - len(c)) + c for c in contexts])
-        attention = torch.tensor([[0] * (width - len(c)) + [1] * len(c) for c in contexts])
+        ids = torch.tensor([[0] * (width - len(c)) + c for c in contexts], device=model.device)
+        attention = torch.tensor(
+            [[0] * (width - len(c)) + [1] * len(c) for c in contexts], device=model.device
+        )
         stop = self.renderer.stop_token_ids[0]
         found = model.generate(
             input_ids=ids,
@@ -148,7 +150,7 @@ def main() -> None:
     data = Dataset.from_dict({"prompt": [str(2 * (job["seed"] * 100_000 + i)) for i in range(count)]})
     config = GRPOConfig(
         output_dir=f"{tempfile.gettempdir()}/trl-gridworld",
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         bf16=False,
         seed=job["seed"],
         learning_rate=job["learning_rate"],

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asyncrl.algo.metrics import reduce_over_ranks
 from asyncrl.train import step as steps
 from asyncrl.train.critic import Critic
 from asyncrl.train.policy import value_names
@@ -46,7 +47,8 @@ class Recorded:
         monkeypatch.setattr(steps, "micro_batch", recording)
 
     def losses_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor | None]:
-        """Return the losses of policy and critic of the first micro-batch, whose rows are on the CPU.
+        """Return the losses of policy and critic of the first micro-batch, whose rows are on the CPU; its metrics are
+        reduced, too.
 
         A tensor of the CPU that meets one of the GPU fails, as in torch.
         """
@@ -66,5 +68,6 @@ class Recorded:
         with fake_gpu():
             # They are made on the engine's device.
             statistics = {name: torch.empty(value.shape, device="cuda") for name, value in statistics.items()}
-            self.micro_batch(on_gpu, share, rows, totals, statistics, last)
+            metrics, _ = self.micro_batch(on_gpu, share, rows, totals, statistics, last)
+            reduce_over_ranks(metrics, lambda values, how: None)
         return found[0]
