@@ -237,7 +237,8 @@ class Config(Section):
 
     def most(self, role: str) -> int:
         """Return how many processes of "rollout", "env" or "engine" the run may have."""
-        start = {"rollout": self.rollout.workers, "env": self.env.services, "engine": self.engine.count}
+        services = 1 if self.env.services == "auto" else self.env.services
+        start = {"rollout": self.rollout.workers, "env": services, "engine": self.engine.count}
         return self.scale.limits.get(role, (0, start[role]))[1]
 
     @property

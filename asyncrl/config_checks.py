@@ -294,7 +294,7 @@ def _scale_problems(recipe: Recipe) -> Iterator[str]:
     }
     for role, (least, most) in recipe.scale.limits.items():
         key, count = start[role]
-        if not least <= count <= most:
+        if count != "auto" and not least <= count <= most:
             yield f"{key} must be within scale.{role}=[{least}, {most}], got {count}"
     if recipe.scale.limits and recipe.policies:
         role = next(iter(recipe.scale.limits))

@@ -113,9 +113,10 @@ class EnvConfig(Section):
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
     step_timeout_s: float = Field(30.0, gt=0)
     """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
-    services: Seldom[int] = Field(1, ge=0)
+    services: Seldom[Annotated[int, Field(ge=0)] | Literal["auto"]] = "auto"
     """Environment services, which share the sessions. On several machines they are spread. 0 runs sessions in the
-    rollout workers, which costs least, where the environment allows it (docs/environments.md)."""
+    rollout workers, which costs least, where the environment allows it (docs/environments.md). "auto" is 0 there and 1
+    otherwise, and where `env.processes`, `env.secrets` or `scale.env` ask for a service."""
     processes: Seldom[int] = Field(0, ge=0)
     """Worker processes of each environment service; 0 runs all sessions inside the service."""
     max_sessions: Seldom[int] = Field(1024, ge=1)
@@ -129,7 +130,7 @@ class EnvConfig(Section):
 
     @model_validator(mode="after")
     def _place(self) -> EnvConfig:
-        if not self.services and self.processes:
+        if self.services == 0 and self.processes:
             raise ValueError(f"processes: must be 0 for services=0, which starts none, got {self.processes}")
         return self
 

@@ -71,6 +71,8 @@ OVERRIDES = (
     "train.warmup_steps=0",
     "run.silence_timeout_s=12",
     "run.node_timeout_s=5",
+    # One more process to kill.
+    "env.services=1",
 )
 """Small steps and short waits, so that many faults fit into a few minutes; a learning rate for many small steps."""
 AWAY_S = (0.5, 5.0)

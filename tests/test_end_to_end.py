@@ -172,7 +172,6 @@ def test_a_run_leaves_metrics_a_plot_and_logs_and_nothing_running(finished):
     assert {p.stem for p in (finished / "logs").glob("*.log")} == {
         "buffer",
         "engine-0",
-        "env",
         "rollout-0",
         "trainer",
     }

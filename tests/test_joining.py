@@ -31,6 +31,7 @@ def test_engines_environments_and_workers_join_a_running_job_and_leave_it(workpl
         workplace, run.name, "train.num_steps=1000000", "env.num_tasks=0", "engine.weight_transfer=http",
         # One worker plays one of the eight groups that may be in flight: the trainer waits for it.
         "rollout.groups_in_flight=1", "scale.rollout=[1, 2]", "scale.cooldown_s=1", "run.silence_timeout_s=600",
+        "env.services=1",
         UNHURRIED,
     )  # fmt: skip
     wait_for_step(run, 1, process)

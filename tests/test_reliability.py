@@ -54,7 +54,7 @@ def test_a_run_survives_the_death_of_every_role(workplace, monkeypatch):
     process = start(
         workplace, run.name, "train.num_steps=30", "env.num_tasks=120",
         # The trainer is the first to die, before its first checkpoint on disk.
-        "train.checkpoint_every=10", "train.memory_checkpoint_every=1",
+        "train.checkpoint_every=10", "train.memory_checkpoint_every=1", "env.services=1",
     )  # fmt: skip
     for role in roles:
         wait_for_step(run, len(read_metrics(run)) + 2, process)

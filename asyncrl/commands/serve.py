@@ -265,11 +265,17 @@ def _no_run(folder: Path) -> NoReturn:
 
 def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
     """Take the missing options from the job and serve until told to stop."""
+    from asyncrl.env.config_check import env_services
     from asyncrl.services.joining import Membership, fetch_job
 
     job, credentials = fetch_job(args.join, credentials.bearer("buffer"), args.role, args.name)
     args.model, args.buffer = args.model or job.model, args.join
     args.engines, args.explorers, args.env = job.engines, job.explorers, job.envs
+    if args.role == "env" and not env_services(job.config):
+        raise ConfigError(
+            "serve env --join: this run's sessions are in its rollout workers; start it with env.services=1, so that "
+            "services can join"
+        )
     args.policy = args.policy or job.policies
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
     if args.role == "rollout":

@@ -14,10 +14,11 @@ import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
+from asyncrl.config import Config
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
 from asyncrl.env.protocol import Env
@@ -54,9 +55,22 @@ def check_settings(name: str, config: Mapping[str, Any], where: str = "env.confi
         check_settings(inner_name, inner_config, inner_where)
 
 
-def check_place(name: str, services: int) -> None:
+def env_services(config: Config) -> int:
+    """Return how many environment services a run starts with: `env.services`, with "auto" decided.
+
+    Raises `ConfigError` for an environment that is not found.
+    """
+    env, limits = config.env, config.scale.limits
+    if env.services != "auto":
+        return env.services
+    if env.processes or env.secrets or "env" in limits:
+        return max(1, limits.get("env", (1, 1))[0])
+    return 0 if runs_in_worker(load_env(env.name)) else 1
+
+
+def check_place(name: str, services: int | Literal["auto"]) -> None:
     """Check that an environment may run where `env.services` puts it. Raises `ConfigError`."""
-    if not services and not runs_in_worker(load_env(name)):
+    if services == 0 and not runs_in_worker(load_env(name)):
         raise ConfigError(
             f"env.services: 0 runs sessions in the rollout workers, which environment {name!r} does not allow "
             "(`in_worker`); allowed: at least 1"

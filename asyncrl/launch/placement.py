@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from asyncrl.config import Config
+from asyncrl.env.config_check import env_services
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import BY_TURNS, ENGINE_SHARE, visible_env
 
@@ -156,8 +157,9 @@ class Placement:
 
 def env_names(config: Config, count: int = 0) -> list[str]:
     """Return the names of the environment services: of those at the start, or of the first `count`."""
-    count = count or config.env.services
-    first = "env" if config.env.services == 1 else "env-0"
+    at_start = env_services(config)
+    count = count or at_start
+    first = "env" if at_start == 1 else "env-0"
     return [first, *(f"env-{index}" for index in range(1, count))][:count]
 
 

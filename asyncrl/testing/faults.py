@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from asyncrl.credentials import authorization
+from asyncrl.env.config_check import env_services
 from asyncrl.launch.roles import Roles
 from asyncrl.run.metrics import read_metrics
 
@@ -132,7 +133,8 @@ INNER = ("vllm", "env worker", "trainer rank")
 
 def victims(roles: Roles) -> list[str]:
     """Return the kinds of processes a run has. With several ranks, "trainer" is the process that starts them."""
-    found = ["buffer", "env", "engine", "vllm", "rollout", "trainer"]
+    services = ["env"] if env_services(roles.config) else []
+    found = ["buffer", *services, "engine", "vllm", "rollout", "trainer"]
     if roles.config.env.processes:
         found.append("env worker")
     if roles.config.train.ranks > 1:

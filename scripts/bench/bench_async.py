@@ -80,7 +80,6 @@ SCHEDULES = {
 needs; the last one is partial without recycling: groups that a commit interrupts are started over."""
 COMMON = [
     "env.name=scripts.bench.slow_tools:SlowGridworld",
-    "env.services=0",
     "rollout.group_size=8",
     "buffer.groups_per_step=16",
     "train.num_minibatches=2",

@@ -17,6 +17,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.chat.renderer import import_tokenizers_only
     from asyncrl.chat.tool_formats import needs_vllm
+    from asyncrl.env.config_check import env_services
     from asyncrl.services.joining import read_policy
     from asyncrl.services.rollout.agents import AGENT
     from asyncrl.services.rollout.service import PolicyAddresses, serve_rollout
@@ -28,11 +29,12 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     for policy in args.policy:
         name, buffer, engines = read_policy(policy)
         policies[name] = PolicyAddresses(engines, buffer)
+    envs = need(args.env, "--env", "rollout") if env_services(config) else args.env or ()
     serve_rollout(
         config,
         need(args.model, "--model", "rollout"),
         need(args.engines, "--engines", "rollout"),
-        need(args.env, "--env", "rollout") if config.env.services else (),
+        envs,
         buffer=args.buffer,
         name=args.name,
         policies=policies,

@@ -130,7 +130,7 @@ class RolloutService:
                 place_timeout_s=place_timeout_s,
                 batch_delay_s=config.rollout.batch_delay_s,
             )
-            if config.env.services
+            if envs and config.env.services != 0
             else LocalEnvs(
                 config.env.max_sessions,
                 place_timeout_s,

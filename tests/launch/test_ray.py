@@ -79,7 +79,7 @@ def test_a_run_on_ray_goes_on_elsewhere_when_a_node_is_lost(cluster, workplace):
     lost = cluster.add("others")
     settings = [
         f"run.folder={workplace / 'runs'}", "run.name=one", f"train.num_steps={STEPS}", "eval.tasks=0",
-        "engine.weight_transfer=http", "placement.ray.engine.gpus=1", "placement.ray.env.others=0.5",
+        "engine.weight_transfer=http", "placement.ray.engine.gpus=1", "placement.ray.env.others=0.5", "env.services=1",
         "placement.ray.rollout.others=0.5", "rollout.lease_s=20",
     ]  # fmt: skip
     run = workplace / "runs" / "one"

@@ -25,7 +25,10 @@ ALL = frozenset(NODE_ROLES)
 
 
 def config(**sections):
-    base = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "engine": {"weight_transfer": "collective"}}
+    base = {
+        "model": {"path": "m"}, "env": {"name": "gridworld", "services": 1},
+        "engine": {"weight_transfer": "collective"},
+    }  # fmt: skip
     return parse_config(base | {k: base.get(k, {}) | v for k, v in sections.items()})
 
 

@@ -47,8 +47,9 @@ def roles(process=None, **sections):
 
 
 def test_a_run_with_workers_and_ranks_has_them_as_victims():
+    assert faults.victims(roles()) == ["buffer", "engine", "vllm", "rollout", "trainer"]
     plain = ["buffer", "env", "engine", "vllm", "rollout", "trainer"]
-    assert faults.victims(roles()) == plain
+    assert faults.victims(roles(env={"name": "code"})) == plain
     both = roles(env={"name": "gridworld", "processes": 2}, train={"ranks": 2})
     assert faults.victims(both) == [*plain, "env worker", "trainer rank"]
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from asyncrl.cli import main
 from asyncrl.config import parse_config
 from asyncrl.credentials import read_credentials
 from asyncrl.endpoint import announce
@@ -67,6 +68,15 @@ def test_an_engine_that_joins_is_told_the_buffers_of_the_policies_it_serves_too(
     assert fetch_job(service.url, TOKEN, "engine", "")[0].co_served_policies == {
         "shared": "http://127.0.0.1:5"
     }
+
+
+def test_an_environment_service_may_not_join_a_run_whose_sessions_are_in_its_workers(
+    service, monkeypatch, capsys
+):
+    monkeypatch.setenv("ASYNCRL_TOKEN", TOKEN)
+    ask(service, lambda c: c.describe(JOB | {"envs": []}))
+    assert main(["serve", "env", "--join", service.url]) == 2
+    assert "start it with env.services=1, so that services can join" in capsys.readouterr().err
 
 
 def test_members_join_and_leave(service):

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from asyncrl.config import parse_config
+from asyncrl.config import load_config, parse_config
 from asyncrl.data.codec import decode_group, task_to_map, unpack
-from asyncrl.env.config_check import check_place
+from asyncrl.env.config_check import check_place, env_services
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import ENVS, load_env, runs_in_worker
 from asyncrl.envs.gridworld.env import Gridworld
@@ -223,3 +223,15 @@ def test_a_run_without_environment_services_starts_none():
     assert env_names(settings(1, "m")) == ["env"]
     assert env_names(settings(2, "m")) == ["env-0", "env-1"]
     assert env_names(settings(2, "m"), 3) == ["env-0", "env-1", "env-2"]
+
+
+def test_sessions_run_in_the_worker_by_default_where_the_environment_allows_it():
+    def services(*words):
+        return env_services(load_config("gridworld_grpo", words))
+
+    assert services() == 0
+    assert services("env.services=1") == services("env.processes=2") == services("env.secrets=['KEY']") == 1
+    assert services("scale.env=[2, 3]") == 2
+    assert env_services(load_config("code_grpo")) == 1
+    assert env_names(load_config("gridworld_grpo")) == []
+    assert env_names(load_config("code_grpo")) == ["env"]
