@@ -12,6 +12,7 @@ from typing import Any
 from asyncrl.algo.batch_passes import BatchPasses
 from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
+from asyncrl.config_sections import is_url
 from asyncrl.errors import ConfigError
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine_memory import GIB, engine_memory
@@ -135,8 +136,10 @@ def operations(config: Config) -> int:
     """Return the operations of a step for each parameter and token: 2 for each pass forward, 4 for one backward.
 
     Forward alone go the pass that compares log-probabilities, and those by which the objective reads other models or
-    the policy as it was before the step. A critic with a trunk of its own is taken to be as large as the policy, and
-    what is asked for the right answer before each turn as long as the batch.
+    the policy as it was before the step, but for a reference or a teacher that is served elsewhere. A critic with a
+    trunk of its own is taken to be as large as the policy, and what is asked for the right answer before each turn as
+    long as the batch. What agents that learn one after the other have changed takes another pass over their rows, all
+    but the last agent's: it is counted as a whole one.
     """
     train, settings = config.train, resolve_settings(config.algo)
     words, passes = needed(settings), BatchPasses.of(settings, train.num_minibatches)
@@ -147,8 +150,9 @@ def operations(config: Config) -> int:
         passes.answers,
         # In parts, before each optimizer step; before the only one the policy has not moved yet.
         "ratio_statistics" in words and (passes.policy or "step_start" not in words),
-        "reference" in words,
-        bool(words & {"teacher", "teacher_logits"}),
+        "reference" in words and not is_url(config.reference.path),
+        bool(words & {"teacher", "teacher_logits"}) and not is_url(config.teacher.path),
+        settings["sequential_agents"],
         "average" in words,
         "snapshots" in words,
     ]

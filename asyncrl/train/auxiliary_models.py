@@ -27,7 +27,7 @@ from asyncrl.train.auxiliary_weights import (
     FrozenPolicy,
     Snapshots,
 )
-from asyncrl.train.critic import Critic, SlowCritic
+from asyncrl.train.critic import CRITIC, Critic, SlowCritic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.policy import PolicyModel
@@ -110,6 +110,11 @@ class AuxiliaryModels:
         for name, model in present.items():
             if name in wanted and model is None:
                 raise ConfigError(f"the objective needs {name!r}, but no such model was loaded")
+
+    def trained_engines(self, policy: TrainEngine) -> dict[str, TrainEngine]:
+        """Return all engines that are trained, by the names under which their states are kept."""
+        own = None if self.critic is None else self.critic.engine
+        return {"policy": policy} | ({} if own is None else {CRITIC: own})
 
     def step_tensors(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, num_minibatches: int

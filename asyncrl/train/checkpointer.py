@@ -64,8 +64,6 @@ from asyncrl.weights.chunks import file_checksum
 log = logging.getLogger("asyncrl.train")
 
 EXTRA = "extra"
-CRITIC = "critic"
-"""The name of a separate critic's engine."""
 START = "start"
 """The folder of version 0, which the run may go back to. No crash needs it: a run without a checkpoint starts anew."""
 

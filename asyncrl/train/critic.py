@@ -20,6 +20,8 @@ from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.policy import CriticModel, load_critic, value_names
 from asyncrl.train.vision import Placed
 
+CRITIC = "critic"
+"""The name under which the state of a separate critic's engine is kept."""
 SLOW_RATE = 0.1
 """Of the way to the critic that its slow copy moves after each step, as in ArCHer."""
 

@@ -25,7 +25,8 @@ from asyncrl.algo.curation.minimax import minimax_rewards
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.checkpoint_files import KeptState, StateFiles
-from asyncrl.train.checkpointer import CRITIC, newest_usable
+from asyncrl.train.checkpointer import newest_usable
+from asyncrl.train.critic import CRITIC
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT
 from asyncrl.train.policy import CriticModel, PolicyModel

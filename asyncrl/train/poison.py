@@ -116,10 +116,7 @@ def replay(path: Path) -> Replayed:
     config = config.model_copy(update={"train": train})
     engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, about["model"])
-    engines = {"policy": engine}
-    if auxiliary.critic is not None and auxiliary.critic.engine is not None:
-        engines["critic"] = auxiliary.critic.engine
-    for name, one in engines.items():
+    for name, one in auxiliary.trained_engines(engine).items():
         prefix = f"{ENGINES}{name}/"
         weights = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         load_state(one, WholeTensors(weights | {STEPS: torch.tensor(0.0)}))

@@ -42,8 +42,9 @@ from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpoint_store import CheckpointStore
-from asyncrl.train.checkpointer import CRITIC, Checkpointer
+from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import Exploiter
+from asyncrl.train.critic import CRITIC
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
     init_distributed,

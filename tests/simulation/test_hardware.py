@@ -49,6 +49,11 @@ def test_an_iteration_reads_the_weights_once():
         (["train.num_minibatches=2"], 10),
         (["algo.preset=ppo_ewma", "train.num_minibatches=2"], 10),
         (["algo.kl.coef=0.1"], 10),
+        (["algo.kl.coef=0.1", "reference.path=http://127.0.0.1:1"], 8),
+        (["algo.preset=opd", "teacher.path=some/model"], 10),
+        (["algo.preset=opd", "teacher.path=http://127.0.0.1:1"], 8),
+        # The policy before the step, and what the first agents have changed.
+        (["algo.sequential_agents=true"], 12),
         # The policy's values need its pass before the step; the critic has one of its own and learns.
         (["algo.preset=ppo"], 18),
         (["algo.preset=ppo", "algo.value.trunk=shared"], 10),
