@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from asyncrl.train.auxiliary_models import whole_batch
-from asyncrl.train.checkpointer import CRITIC, Checkpointer
+from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.critic import CRITIC
 from asyncrl.train.minimax import MainCritic, MinimaxReward
 from asyncrl.train.policy import load_critic
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
