@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.commands.signals import end_like_interrupted
 from asyncrl.errors import AsyncRLError, ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    end_like_interrupted()
     words = args.checkpoint
     args.checkpoint = [word for word in words if not OVERRIDE.match(word)]
     args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]

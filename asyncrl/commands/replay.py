@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.commands.signals import end_like_interrupted
+
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
@@ -48,6 +50,7 @@ def _play_again(args: argparse.Namespace) -> int:
     from asyncrl.launch.play_again import find_recorded, replay_actions, sample_again
     from asyncrl.monitor.runs import run_folder
 
+    end_like_interrupted()
     if args.checkpoint and not args.sample:
         raise ConfigError("replay: --checkpoint goes with --sample; recorded actions need no policy")
     recorded = find_recorded(run_folder(args.what, "replay"), args.trajectory)

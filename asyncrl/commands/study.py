@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.commands.signals import end_like_interrupted
 from asyncrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.study.runner import check_study, make_runs
     from asyncrl.study.study_file import read_study
 
+    end_like_interrupted()
     study = read_study(args.file)
     if args.seeds is not None:
         if args.seeds < 1:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.commands.signals import end_like_interrupted
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.render is not None:
         return _render(args)
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_like_interrupted()
     config, path = _chosen(args)
     if args.resume is not None and (done := finished_summary(path, config.train.num_steps)):
         _print_finished(done, path)
@@ -275,8 +275,3 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
         overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
     config = load_config(args.recipe, overrides)
     return config, choose_folder(config, find_recipe(args.recipe))
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    """Treat SIGTERM like Ctrl-C, so that processes are stopped in order."""
-    raise KeyboardInterrupt

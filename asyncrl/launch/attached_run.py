@@ -8,8 +8,6 @@ trained: on the same engine, which then has nothing else to do.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights.files import write_weights
+from asyncrl.weights.folders import remove_weights, weights_folder
 
 
 def may_share(config: Config) -> bool:
@@ -55,8 +54,7 @@ class SharedEngine:
         # Each run has its own folder; all of them call this engine.
         share_one_token()
         self.process_group = ProcessGroup(folder)
-        memory = Path("/dev/shm")
-        self.weights = Path(tempfile.mkdtemp(prefix="asyncrl-", dir=memory if memory.is_dir() else None))
+        self.weights = weights_folder(config, folder)
         """Each run's weights travel in a folder below."""
         self.child = self.process_group.start(
             "engine",
@@ -92,7 +90,7 @@ class SharedEngine:
 
     def stop(self) -> None:
         self.process_group.stop()
-        shutil.rmtree(self.weights, ignore_errors=True)
+        remove_weights(self.weights)
 
 
 class AttachedRoles(Roles):
