@@ -101,6 +101,8 @@ def test_the_search_finds_a_page_and_opens_it_without_a_word_on_the_console(addr
         page.get_by_role("link", name="Troubleshooting", exact=True).first.click()
         page.get_by_role("heading", name="Troubleshooting").wait_for()
         page.keyboard.press("/")
+        # What is typed before the field has the focus is lost.
+        page.locator("input:focus").wait_for()
         page.keyboard.type("quarantined contributes")
         page.get_by_role("option", name="quarantined and contributes no longer", selected=True).wait_for()
         page.keyboard.press("Enter")
