@@ -236,7 +236,7 @@ class Config(Section):
         return -(-self.slots // self.most("rollout"))
 
     def most(self, role: str) -> int:
-        """Return how many processes of "rollout", "env" or "engine" the run may have."""
+        """Return how many processes of "rollout", "env" or "engine" the run may have, at the most."""
         services = 1 if self.env.services == "auto" else self.env.services
         start = {"rollout": self.rollout.workers, "env": services, "engine": self.engine.count}
         return self.scale.limits.get(role, (0, start[role]))[1]

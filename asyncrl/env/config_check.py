@@ -64,7 +64,7 @@ def env_services(config: Config) -> int:
     if env.services != "auto":
         return env.services
     if env.processes or env.secrets or "env" in limits:
-        return max(1, limits.get("env", (1, 1))[0])
+        return limits.get("env", (1, 1))[0]
     return 0 if runs_in_worker(load_env(env.name)) else 1
 
 

@@ -156,8 +156,13 @@ class Placement:
 
 
 def env_names(config: Config, count: int = 0) -> list[str]:
-    """Return the names of the environment services: of those at the start, or of the first `count`."""
+    """Return the names of the environment services: of those at the start, or of the first `count`.
+
+    A run whose sessions are in its rollout workers has none.
+    """
     at_start = env_services(config)
+    if not at_start:
+        return []
     count = count or at_start
     first = "env" if at_start == 1 else "env-0"
     return [first, *(f"env-{index}" for index in range(1, count))][:count]

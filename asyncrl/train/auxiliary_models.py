@@ -111,10 +111,11 @@ class AuxiliaryModels:
             if name in wanted and model is None:
                 raise ConfigError(f"the objective needs {name!r}, but no such model was loaded")
 
-    def trained_engines(self, policy: TrainEngine) -> dict[str, TrainEngine]:
-        """Return all engines that are trained, by the names under which their states are kept."""
+    @property
+    def trained_engines(self) -> dict[str, TrainEngine]:
+        """The engines that are trained besides the policy's, by the names under which their states are kept."""
         own = None if self.critic is None else self.critic.engine
-        return {"policy": policy} | ({} if own is None else {CRITIC: own})
+        return {} if own is None else {CRITIC: own}
 
     def step_tensors(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, num_minibatches: int

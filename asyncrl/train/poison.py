@@ -116,7 +116,7 @@ def replay(path: Path) -> Replayed:
     config = config.model_copy(update={"train": train})
     engine = TrainEngine(load_trained(config, objective, about["model"]), train, config.model.dtype)
     auxiliary = load_auxiliary_models(config, objective, engine, about["model"])
-    for name, one in auxiliary.trained_engines(engine).items():
+    for name, one in {"policy": engine, **auxiliary.trained_engines}.items():
         prefix = f"{ENGINES}{name}/"
         weights = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         load_state(one, WholeTensors(weights | {STEPS: torch.tensor(0.0)}))

@@ -653,7 +653,7 @@ class Trainer:
         """Save poisoned groups and take them out of the batch. Raises `StopError` where the recipe says so."""
         version = batch.step
         wrong = {batch.group_ids[index]: why for index, why in found.items()}
-        engines = self.auxiliary.trained_engines(self.engine)
+        engines = {"policy": self.engine, **self.auxiliary.trained_engines}
         path = None
         if self.poison is not None:
             path = self.poison.save(batch, wrong, engines, self.state_dict())

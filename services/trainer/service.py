@@ -44,7 +44,6 @@ from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import Exploiter
-from asyncrl.train.critic import CRITIC
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
     init_distributed,
@@ -344,7 +343,6 @@ def make_checkpointer(
     A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
     those steps.
     """
-    critic = auxiliary.critic
     return Checkpointer(
         folder / "checkpoints",
         engine,
@@ -352,7 +350,7 @@ def make_checkpointer(
         every=config.train.checkpoint_every,
         keep=KEPT_CHECKPOINTS,
         also_every=config.eval.every,
-        others={CRITIC: critic.engine} if critic is not None and critic.engine is not None else {},
+        others=auxiliary.trained_engines,
         before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
         store=CheckpointStore(config.train.checkpoint_store)
         if config.train.checkpoint_store and engine.rank == 0

@@ -41,6 +41,8 @@ def test_each_process_of_a_node_has_a_bundle_with_what_its_role_needs():
         *("rollout-0", "rollout-1", "rollout-2"),
     ]
     assert all("GPU" not in one.resources for one in bundles(config, gpus=False))
+    in_workers = config.model_copy(update={"env": config.env.model_copy(update={"services": "auto"})})
+    assert all(one.role != "env" for one in bundles(in_workers, gpus=False))
     own = {"b": {"agents": ["b"], "engine": {"count": 2, "tensor_parallel": 1}}}
     of_two = parse_config(config.model_dump(mode="json") | {"policies": own})
     assert [(one.name, one.role, one.resources["GPU"]) for one in bundles(of_two, gpus=True)[:5]] == [
