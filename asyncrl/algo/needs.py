@@ -6,6 +6,7 @@
     @ratio_statistics(measure)                  reads what `measure` finds in the ratios of one optimizer step
     @group_local                                reads nothing beyond a row's own group
     @reads_no_rewards                           a loss that learns from neither advantages nor rewards
+    @weighed_by_advantage                       a loss without a gradient where all advantages of a row are 0
 
 The marks are also read from the source text without importing the function (`asyncrl.algo.signature`), so a launcher
 can tell that a run has a critic without loading torch. Their arguments are therefore written as literals.
@@ -119,6 +120,14 @@ def group_local(function: Callable | None = None, **when: Any) -> Any:
 def reads_no_rewards(function: F) -> F:
     """Mark a loss that reads neither advantages nor rewards, whatever the other parts of its objective say."""
     return _marking(Mark("reads_no_rewards"))(function)
+
+
+def weighed_by_advantage(function: F) -> F:
+    """Mark a loss whose gradient is exactly 0 in a row whose advantages are all 0.
+
+    The trainer then takes no backward pass over such rows, such as those of groups of one outcome.
+    """
+    return _marking(Mark("weighed_by_advantage"))(function)
 
 
 def marks_of(function: Callable[..., Any]) -> tuple[Mark, ...]:

@@ -107,6 +107,18 @@ class Objective:
         parts += [("filter", part) for part in self.settings["filters"]]
         return all(_within_group(kind, part) for kind, part in parts)
 
+    def weighed_by_advantage(self, kl_coef: float, entropy_coef: float) -> bool:
+        """True when rows whose advantages are all 0 have no gradient: the loss is marked so, and no other term is added
+        to it under these coefficients."""
+        marks = marks_of(resolve("loss", self.settings["loss"]["name"]))
+        others = (
+            "values" in self.needs,
+            self.settings["kl"]["where"] == "loss" and "reference" in self.needs and kl_coef,
+            "entropy" in self.needs and entropy_coef,
+            self.settings["success_nll_coef"],
+        )
+        return any(mark.decorator == "weighed_by_advantage" for mark in marks) and not any(others)
+
     @property
     def needs_step_statistics(self) -> bool:
         """True when the loss or a correction uses a quantity of the whole step, as a threshold or a mean weight."""

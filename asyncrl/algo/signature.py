@@ -14,7 +14,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.import_path import source_file
 
 STATISTICS = ("step_statistics", "ratio_statistics")
-DECORATORS = ("needs", *STATISTICS, "group_local", "reads_no_rewards")
+DECORATORS = ("needs", *STATISTICS, "group_local", "reads_no_rewards", "weighed_by_advantage")
 MAX_IMPORTS = 10
 """How many modules a function may be imported through."""
 Found = ast.FunctionDef | str | None

@@ -66,6 +66,8 @@ class StepTensors:
     """[B], or [B,K] by turn, by their `AdvantageBatch` name."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars of the whole step that some corrections read (`Objective.step_statistics`); on every rank."""
+    zero_advantage: frozenset[int] = frozenset()
+    """Rows whose advantages are all 0; on every rank."""
     policy_logp: Ragged | None = None
     """Of the policy at the start of the step, where it was computed; the proximal one may be another."""
     shown: Shown | None = None

@@ -43,6 +43,12 @@ class Ragged:
         """Return rows one after the other, in the order given."""
         return torch.cat([self.values[:0], *(self.row(index) for index in rows)])
 
+    def zero_rows(self) -> list[int]:
+        """Return the rows in which all numbers are 0, empty ones among them."""
+        ends = torch.from_numpy(self.starts)
+        num_others = torch.cat([torch.zeros(1, dtype=torch.long), (self.values != 0).cumsum(0)])[ends]
+        return (num_others.diff() == 0).nonzero().flatten().tolist()
+
     def put(self, rows: Sequence[int], values: Tensor) -> None:
         """Replace rows by `values`, which has them one after the other."""
         sizes = [int(self.counts[index]) for index in rows]

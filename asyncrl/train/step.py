@@ -238,10 +238,12 @@ def decide(
             "metrics": to_plain(estimate.metrics | ({} if shown is None else shown.metrics)),
             "statistics": {name: float(value) for name, value in statistics.items()},
             "measured": measure(),
+            "zero_advantage": estimate.advantages.zero_rows(),
         }
 
     found = engine.on_first(on_first_rank)
     tensors.statistics = {name: torch.tensor(value) for name, value in found["statistics"].items()}
+    tensors.zero_advantage = frozenset(found["zero_advantage"])
     return Decided(found["kept"], from_plain(found["metrics"]), found["measured"])
 
 
@@ -332,25 +334,43 @@ def accumulate(
     """Accumulate the gradients of `rows`; return metrics, and what is not finite on any rank. A collective.
 
     `totals` are those of the optimizer step, counted over `rows` where not given; `last` says that no more follow.
+    Rows that have no gradient by their advantages are computed for the metrics alone, without a backward pass.
     """
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
     statistics = {} if step.critic_only else _ratio_statistics(step, rows)
     units = batch.group.tolist() if "pairs" in objective.needs else None
-    plan = plan_rows(engine, batch, step.settings.micro_batch_tokens, rows, units)
-    share = serve(step, plan)
     found: list[Metrics] = []
     why = ""
-    mine = plan[engine.share]
-    for number, chosen in enumerate(mine):
-        final = last and number == len(mine) - 1
-        metrics, wrong = micro_batch(step, share, chosen, totals, statistics, final)
-        found.append(metrics)
-        why = why or wrong
+    measured, trained = _by_gradient(step, rows)
+    for part, learns in ((measured, False), (trained, True)):
+        if part:
+            plan = plan_rows(engine, batch, step.settings.micro_batch_tokens, part, units)
+        elif learns and last:
+            # An empty micro-batch marks the end, so that DeepSpeed reduces over the ranks.
+            plan = [[[]]] * engine.num_shares
+        else:
+            continue
+        share = serve(step, plan)
+        mine = plan[engine.share]
+        for number, chosen in enumerate(mine):
+            final = learns and last and number == len(mine) - 1
+            metrics, wrong = micro_batch(step, share, chosen, totals, statistics, final, learns)
+            found.append(metrics)
+            why = why or wrong
     problem = engine.any_text(why)
     if not problem and not all(one.finite() for one in _engines(step)):
         problem = "the gradient holds NaN or infinite values"
     return found, problem
+
+
+def _by_gradient(step: Step, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the rows that have no gradient, and the others."""
+    entropy_coef = step.objective.entropy_coef if step.entropy_coef is None else step.entropy_coef
+    if step.critic_only or not step.objective.weighed_by_advantage(step.kl_coef, entropy_coef):
+        return [], list(rows)
+    flat = step.tensors.zero_advantage
+    return [row for row in rows if row in flat], [row for row in rows if row not in flat]
 
 
 def serve(step: Step, plan: Plan) -> Share:
@@ -384,24 +404,30 @@ def apply(step: Step, divide_by: float = 1.0) -> float:
 
 
 def micro_batch(
-    step: Step, share: Share, rows: list[int], totals: Totals, statistics: dict[str, Tensor], last: bool
+    step: Step,
+    share: Share,
+    rows: list[int],
+    totals: Totals,
+    statistics: dict[str, Tensor],
+    last: bool,
+    has_gradient: bool = True,
 ) -> tuple[Metrics, str]:
-    """Run forward and backward on this rank's rows; return metrics, and what is not finite.
+    """Run forward and, on rows that have a gradient, backward; return metrics, and what is not finite.
 
     A rank that finds something still runs the backward pass, since other ranks may wait in it.
     """
     engine, critic = step.engine, step.auxiliary.critic
     micro = pad_rows(step.batch, rows)
     want = _want(step)
-    learns = not step.critic_only or (critic is not None and critic.shared)
+    trains = not step.critic_only or (critic is not None and critic.shared)
     # While a critic with a trunk of its own is trained alone, nothing reads the policy but the record of entropies.
-    computes = learns or (step.objective.needs_entropy and not step.critic_ahead)
+    computes = trains or (step.objective.needs_entropy and not step.critic_ahead)
     teacher = _teacher_states(step, micro) if computes else None
     if not computes:
         engine.progress.mark()
         outputs = {"logp": torch.zeros(micro.mask.shape, device=engine.device)}
     else:
-        with torch.set_grad_enabled(learns), replaying(micro.routed_experts):
+        with torch.set_grad_enabled(trains and has_gradient), replaying(micro.routed_experts):
             outputs = engine.outputs(
                 micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
             )
@@ -423,9 +449,11 @@ def micro_batch(
         policy, value = 0 * outputs["logp"].sum(), None
         if values is not None:
             value = 0 * torch.stack([one.sum() for one in values.values()]).sum()
-        _backward(step, policy, value, last)
+        if has_gradient:
+            _backward(step, policy, value, last)
         return {}, _of_trajectory(step.batch, rows, error)
-    _backward(step, policy, value, last)
+    if has_gradient:
+        _backward(step, policy, value, last)
     total = policy.detach() + (value.detach() if value is not None else 0)
     return metrics, "" if bool(torch.isfinite(total)) else f"the loss is {float(total)}"
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from asyncrl.algo import signature
 from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs
+from asyncrl.algo.needs import marks_of
 from asyncrl.algo.registry import CORRECTIONS, LOSSES, resolve
 from tests.algo.factories import loss_fields
 
@@ -66,6 +67,18 @@ def test_a_loss_reads_rewards_unless_it_says_otherwise(name):
     found = signature.read("loss", name)
     reads = found.reads_rewards and not found.needs({}) & {"teacher", "teacher_logits"}
     assert any(changes) == reads
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_says_whether_a_row_without_advantages_has_no_gradient(name):
+    marked = any(mark.decorator == "weighed_by_advantage" for mark in marks_of(resolve("loss", name)))
+    gradients = []
+    for seed in range(40):
+        fields = loss_fields(seed)
+        fields["advantages"][1] = 0
+        gradients.append(run_loss(name, fields)[1])
+    assert any(gradient[0].any() for gradient in gradients)
+    assert any(gradient[1].any() for gradient in gradients) != marked
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -48,6 +48,27 @@ def test_every_preset_gives_advantages_and_a_gradient(preset):
     assert 0 < report["ess/sequence"] <= 1
 
 
+@pytest.mark.parametrize(
+    ("algo", "coefs", "weighed"),
+    [
+        ({"preset": "grpo"}, (0.0, 0.0), True),
+        ({"preset": "grpo", "kl": {"coef": 0.1}}, (0.1, 0.0), False),
+        ({"preset": "grpo", "kl": {"coef": 0.1}}, (0.0, 0.0), True),
+        ({"preset": "grpo", "kl": {"coef": 0.1, "where": "reward"}}, (0.1, 0.0), True),
+        ({"preset": "grpo", "entropy_coef": 0.01}, (0.0, 0.01), False),
+        ({"preset": "grpo", "entropy_coef": 0.01}, (0.0, 0.0), True),
+        ({"preset": "grpo", "success_nll_coef": 0.1}, (0.0, 0.0), False),
+        ({"preset": "grpo", "corrections": ["m2po"]}, (0.0, 0.0), True),
+        ({"preset": "grpo", "loss": "tests.algo.own_parts:adaptive_region"}, (0.0, 0.0), True),
+        ({"preset": "grpo", "loss": "sft"}, (0.0, 0.0), False),
+        ({"preset": "ppo"}, (0.0, 0.0), False),
+        ({"preset": "kimi"}, (0.0, 0.0), False),
+    ],
+)
+def test_rows_without_advantages_have_no_gradient_unless_another_term_gives_them_one(algo, coefs, weighed):
+    assert build(**algo).weighed_by_advantage(*coefs) is weighed
+
+
 @pytest.mark.parametrize("name", [n for n in TOKEN_FIELDS if n not in ("returns", "values", "old_values")])
 def test_a_nan_is_reported_with_the_name_of_its_tensor(name):
     fields = loss_fields(0)

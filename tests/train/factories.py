@@ -47,6 +47,11 @@ def group(task_id: str, rewards: list[float], version: int = 0, turns: int = 2) 
     return Group(f"g-{task_id}", Task(task_id, "gridworld"), version, tuple(episodes), "w")
 
 
+def with_flat_groups(*rewards: float) -> list[Group]:
+    """The groups of `batch_of_groups` and, for each of the rewards, one whose four episodes all earn it."""
+    return [*batch_of_groups(), *(group(f"u{n}", [reward] * 4) for n, reward in enumerate(rewards))]
+
+
 def batch_of_groups(version: int = 0) -> list[Group]:
     """Three groups of unequal lengths, each with a learning signal."""
     return [

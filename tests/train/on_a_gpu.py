@@ -47,12 +47,13 @@ class Recorded:
         monkeypatch.setattr(steps, "micro_batch", recording)
 
     def losses_on_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Tensor | None]:
-        """Return the losses of policy and critic of the first micro-batch, whose rows are on the CPU; its metrics are
-        reduced, too.
+        """Return the losses of policy and critic of the first micro-batch with a gradient, whose rows are on the CPU;
+        its metrics are reduced, too.
 
         A tensor of the CPU that meets one of the GPU fails, as in torch.
         """
-        step, share, rows, totals, statistics, last = self.calls[0]
+        with_gradient = (given for *given, has_gradient in self.calls if has_gradient)
+        step, share, rows, totals, statistics, last = next(with_gradient)
         critic = step.auxiliary.critic
         engine = ModelOnAGpu(critic.config.heads if critic is not None else ())
         own = {name: getattr(step, name) for name in step.__dataclass_fields__}

@@ -1,7 +1,7 @@
 """Training steps on fixed groups, in process or on two ranks (`tests.ranks`).
 
-A stage is 1, 2 or 3, or as in `1-streamed` for steps whose groups arrive one by one. `trainer-SCHEDULE` runs the
-trainer's loop.
+A stage is 1, 2 or 3, or as in `1-streamed` for steps whose groups arrive one by one, `2-flat` for steps with a
+group of one outcome. `trainer-SCHEDULE` runs the trainer's loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
-from tests.train.factories import batch_of_groups
+from tests.train.factories import batch_of_groups, with_flat_groups
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
 LEARNING_RATE = 1e-3
@@ -44,9 +44,15 @@ COLLECTIVE_S, LATE_S = 6.0, 9.0
 
 
 class RecordingEngine(TrainEngine):
-    """Keeps the gradient of each optimizer step (without ZeRO)."""
+    """Keeps the gradient of each optimizer step (without ZeRO), and counts the rows that backward passes are for."""
 
     gradients: list[torch.Tensor]
+    backward_rows: int = 0
+
+    def outputs(self, token_ids: torch.Tensor, mask: torch.Tensor, *args: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled():
+            self.backward_rows += int(mask.any(-1).sum())
+        return super().outputs(token_ids, mask, *args, **named)
 
     def step(self, learning_rate: float, divide_by: float = 1.0) -> float:
         found = [p.grad.flatten().clone() for p in self.engine.module.parameters() if p.grad is not None]
@@ -264,7 +270,8 @@ def main(model: str, out: str, *zero_stages: str) -> None:
             continue
         engine = make_engine(model, int(stage), sequence_parallel=2 if form == "together" else 1)
         take = stream_once if form == "streamed" else step_once
-        reports = [take(engine, micro_batch_tokens=60).metrics for _ in range(2)]
+        named = {"batch": build_step_batch(with_flat_groups(1.0), 0, 0)} if form == "flat" else {}
+        reports = [take(engine, micro_batch_tokens=60, **named).metrics for _ in range(2)]
         save_policy(engine, Path(out) / f"checkpoint-{name}", model)
         if engine.rank == 0:
             (Path(out) / f"{name}.json").write_text(json.dumps(reports))

@@ -28,6 +28,12 @@ def test_padded_rows_are_as_wide_as_the_longest_chosen_and_come_back(ragged):
     assert ragged.padded([1]).shape == (1, 0)
 
 
+def test_rows_of_zeros_are_found_with_those_that_are_empty():
+    ragged = Ragged(torch.tensor([0.0, -0.0, 0.0, 2.0, 0.0, -1.0]), np.array([2, 0, 3, 1]))
+    assert ragged.zero_rows() == [0, 1]
+    assert Ragged.full(np.array([1, 0])).zero_rows() == [0, 1]
+
+
 def test_rows_that_are_put_replace_their_own_values_alone():
     ragged = Ragged.full(COUNTS, torch.nan)
     ragged.put([2], torch.tensor([7.0, 8.0, 9.0]))

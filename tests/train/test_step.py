@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.algo.objective import build_objective
+from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.errors import ConfigError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.step_batch import build_step_batch, pad_rows
-from tests.train.factories import batch_of_groups, group
+from tests.train.factories import batch_of_groups, group, with_flat_groups
 from tests.train.one_step import make_engine, saved_weights, snapshot, step_once
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 
@@ -71,6 +71,48 @@ def test_a_step_moves_probability_towards_what_earned_more(tiny_model):
     good = torch.tensor([t.reward == 1.0 for t in batch.trajectories])
     bad = torch.tensor([t.reward == 0.0 for t in batch.trajectories])
     assert change[good].mean() > 0 > change[bad].mean()
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [
+        {"preset": "grpo"},
+        {"preset": "decoupled_ppo"},
+        {"preset": "gspo"},
+        {"preset": "sat", "proximal": {"name": "behavior"}, "kl": {"coef": 0.0}},
+        {"preset": "grpo", "corrections": ["m2po"], "denominator": "kept"},
+    ],
+)
+def test_rows_without_advantages_take_no_backward_pass_and_change_nothing(tiny_model, algo, monkeypatch):
+    batch = build_step_batch(with_flat_groups(1.0, 0.0), 0, 0)
+    for minibatches in (1, 2):
+        engine, all_rows = make_engine(tiny_model), make_engine(tiny_model)
+        report = step_once(engine, 60, batch, minibatches, **algo)
+        with monkeypatch.context() as patch:
+            patch.setattr(Objective, "weighed_by_advantage", lambda *_: False)
+            expected = step_once(all_rows, 60, batch, minibatches, **algo)
+        assert len(engine.gradients) == len(all_rows.gradients) == minibatches
+        for one, other in zip(engine.gradients, all_rows.gradients, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-4)
+        assert report.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
+        assert engine.backward_rows == 12 < all_rows.backward_rows == 20
+
+
+def test_a_batch_without_any_advantage_has_no_gradient_and_all_metrics(tiny_model):
+    engine = make_engine(tiny_model)
+    before = snapshot(engine)
+    batch = build_step_batch([group("a", [1.0, 1.0]), group("b", [0.0, 0.0])], 0, 0)
+    report = step_once(engine, batch=batch, preset="grpo")
+    assert (report.skipped, report.metrics["grad_norm"]) == ("", 0)
+    assert report.metrics["tokens"] == report.num_tokens == 24
+    assert report.metrics["mismatch/max"] > 0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in engine.weights())
+
+
+def test_rows_without_advantages_are_trained_where_another_term_reads_them(tiny_model):
+    engine = make_engine(tiny_model)
+    step_once(engine, 60, build_step_batch(with_flat_groups(1.0), 0, 0), preset="grpo", entropy_coef=0.01)
+    assert engine.backward_rows == 16
 
 
 def test_entropies_are_recorded_where_the_objective_computes_them(tiny_model):
@@ -133,7 +175,18 @@ def test_an_objective_whose_auxiliary_model_was_not_loaded_is_refused(algo, miss
         AuxiliaryModels(build_objective(algo))
 
 
-RANKED = ["1", "2", "3", "1-streamed", "2-streamed", "3-streamed", "1-together", "3-together"]
+RANKED = [
+    "1",
+    "2",
+    "3",
+    "1-streamed",
+    "2-streamed",
+    "3-streamed",
+    "1-together",
+    "3-together",
+    "2-flat",
+    "3-flat",
+]
 SCHEDULES = ["partial", "periodic"]
 
 
@@ -157,7 +210,8 @@ def pair(tiny_model, two_ranks, tmp_path_factory):
 @pytest.mark.parametrize("zero_stage", RANKED)
 def test_two_ranks_train_as_one(tiny_model, pair, zero_stage):
     alone = make_engine(tiny_model)
-    reports = [step_once(alone, micro_batch_tokens=60).metrics for _ in range(2)]
+    batch = build_step_batch(with_flat_groups(1.0) if "flat" in zero_stage else batch_of_groups(), 0, 0)
+    reports = [step_once(alone, 60, batch).metrics for _ in range(2)]
     for one, other in zip(reports, json.loads((pair / f"{zero_stage}.json").read_text()), strict=True):
         for name in ("loss/total", "grad_norm", "tokens", "mismatch/max"):
             assert other[name] == pytest.approx(one[name], rel=1e-4)

@@ -10,7 +10,7 @@ from asyncrl.algo.needs import marks_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import ADVANTAGES, resolve
 from asyncrl.train.step_batch import build_step_batch, to_advantage_batch
-from tests.train.factories import batch_of_groups, group
+from tests.train.factories import batch_of_groups, group, with_flat_groups
 from tests.train.one_step import make_engine, make_stream, snapshot, step_once, stream_once
 
 AGGREGATIONS = [
@@ -51,6 +51,16 @@ def test_rows_that_a_filter_drops_count_in_no_divisor(tiny_model):
     step_once(whole, batch=build_step_batch(flat, 0, 0), preset="dapo")
     stream_once(cut, groups=flat, preset="dapo")
     torch.testing.assert_close(cut.gradients[0], whole.gradients[0], atol=1e-6, rtol=1e-3)
+
+
+def test_a_group_of_one_outcome_counts_and_takes_no_backward_pass(tiny_model):
+    flat = with_flat_groups(1.0, 0.0)
+    whole, cut = make_engine(tiny_model), make_engine(tiny_model)
+    report = step_once(whole, batch=build_step_batch(flat, 0, 0), preset="grpo")
+    other = stream_once(cut, 60, flat, preset="grpo")
+    torch.testing.assert_close(cut.gradients[0], whole.gradients[0], atol=1e-6, rtol=1e-3)
+    assert other.metrics["tokens"] == report.metrics["tokens"] == report.num_tokens == other.num_tokens
+    assert cut.backward_rows == 12
 
 
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio, where_positive
 
 
@@ -57,6 +57,7 @@ def aspo_loss(
 
 
 @needs("proximal", "entropy")
+@weighed_by_advantage
 def aspo(
     inputs: LossInputs,
     *,

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import extreme_over, mean_over
+from asyncrl.algo.needs import weighed_by_advantage
 from asyncrl.algo.ops import mean_log_ratio
 
 
+@weighed_by_advantage
 def asympo(inputs: LossInputs, *, least_nll: float = 1e-3) -> LossOutputs:
     """Negative log-likelihood over its own mean, times the advantage."""
     if least_nll <= 0:

@@ -17,7 +17,7 @@ from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.gspo import MAX_LOG_RATIO
 from asyncrl.algo.loss.ppo import clipped_surrogate
 from asyncrl.algo.metrics import extreme_over, mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 
 
 def turn_mean(x: Tensor, turn_ids: Tensor, mask: Tensor) -> Tensor:
@@ -30,6 +30,7 @@ def turn_mean(x: Tensor, turn_ids: Tensor, mask: Tensor) -> Tensor:
 
 
 @needs("proximal", "turns")
+@weighed_by_advantage
 def atpo(inputs: LossInputs, *, eps_low: float = 3e-3, eps_high: float = 4e-3) -> LossOutputs:
     """Turn-level clip in token form."""
     mask = inputs.mask

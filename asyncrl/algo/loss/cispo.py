@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.importance import weighted_reinforce
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio
 
 
 @needs("proximal")
+@weighed_by_advantage
 def cispo(inputs: LossInputs, *, eps_low: float = 1.0, eps_high: float = 4.0) -> LossOutputs:
     """Weight `clip(r, 1 - eps_low, 1 + eps_high)`."""
     ratio = bounded_ratio(inputs.log_ratio)
@@ -26,6 +27,7 @@ def cispo(inputs: LossInputs, *, eps_low: float = 1.0, eps_high: float = 4.0) ->
 
 
 @needs("proximal")
+@weighed_by_advantage
 def cispo_absolute(inputs: LossInputs, *, cap: float = 5.0) -> LossOutputs:
     """Weight `min(r, cap)`."""
     ratio = bounded_ratio(inputs.log_ratio)
@@ -33,6 +35,7 @@ def cispo_absolute(inputs: LossInputs, *, cap: float = 5.0) -> LossOutputs:
 
 
 @needs("proximal")
+@weighed_by_advantage
 def cispo_upper(inputs: LossInputs, *, eps_high: float = 0.272) -> LossOutputs:
     """Weight `min(r, 1 + eps_high)`."""
     return cispo_absolute(inputs, cap=1 + eps_high)

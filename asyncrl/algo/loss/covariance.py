@@ -19,7 +19,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import ppo_clip, ratio_metrics
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import needs, step_statistics
+from asyncrl.algo.needs import needs, step_statistics, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio, masked_mean
 
 MIX = -49064778989728563  # The odd multiplier of MurmurHash3's finaliser, as a signed number.
@@ -64,6 +64,7 @@ def _in_band(inputs: LossInputs, means: dict[str, Tensor], cov_low: float, cov_h
 
 @needs("proximal")
 @step_statistics(clip_cov_of_step)
+@weighed_by_advantage
 def clip_cov(
     inputs: LossInputs,
     *,

@@ -19,7 +19,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import clipped_surrogate, ppo_clip
 from asyncrl.algo.metrics import extreme_over, mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio
 
 
@@ -37,6 +37,7 @@ def behavior_weight(inputs: LossInputs, cap: float | None, action: str) -> Tenso
 
 
 @needs("proximal", "behavior")
+@weighed_by_advantage
 def decoupled_ppo(
     inputs: LossInputs,
     *,
@@ -58,6 +59,7 @@ def decoupled_ppo(
 
 
 @needs("proximal", "behavior")
+@weighed_by_advantage
 def behavior_clip(inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2) -> LossOutputs:
     """The same objective on r_b = pi / mu with moving bounds: PPO-EWMA, rollout replay."""
     rho = bounded_ratio(inputs.mismatch_log_ratio)

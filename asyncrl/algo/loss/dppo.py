@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.importance import weighted_reinforce
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio
 
 
@@ -30,6 +30,7 @@ def _masked_loss(inputs: LossInputs, outside: Tensor, ratio_cap: float) -> LossO
 
 
 @needs("proximal")
+@weighed_by_advantage
 def dppo_tv(
     inputs: LossInputs, *, tv_low: float = 0.15, tv_high: float = 0.15, ratio_cap: float = 20.0
 ) -> LossOutputs:
@@ -40,6 +41,7 @@ def dppo_tv(
 
 
 @needs("proximal")
+@weighed_by_advantage
 def dppo_kl(
     inputs: LossInputs, *, kl_low: float = 0.05, kl_high: float = 0.05, ratio_cap: float = 20.0
 ) -> LossOutputs:

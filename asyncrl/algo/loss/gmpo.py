@@ -13,11 +13,12 @@ import torch
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import extreme_over, mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio, mean_log_ratio, to_tokens
 
 
 @needs("proximal")
+@weighed_by_advantage
 def gmpo(inputs: LossInputs, *, eps_low: float = 0.4, eps_high: float = 0.4) -> LossOutputs:
     """Geometric-mean policy optimisation."""
     adv, log_ratio = inputs.need("advantages"), inputs.log_ratio

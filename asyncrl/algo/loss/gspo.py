@@ -14,7 +14,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import clipped_surrogate
 from asyncrl.algo.metrics import extreme_over, mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import mean_log_ratio
 
 MAX_LOG_RATIO = 10.0
@@ -28,6 +28,7 @@ def token_form(logp: Tensor, log_ratio: Tensor, mask: Tensor) -> tuple[Tensor, T
 
 
 @needs("proximal")
+@weighed_by_advantage
 def gspo(inputs: LossInputs, *, eps_low: float = 3e-4, eps_high: float = 4e-4) -> LossOutputs:
     """Sequence-level clip in token form."""
     ratio, s = token_form(inputs.logp, inputs.log_ratio, inputs.mask)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import extreme_over, mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio
 
 
@@ -36,12 +36,14 @@ def weighted_reinforce(inputs: LossInputs, weight: Tensor, clipped: Tensor) -> L
     return LossOutputs(loss, metrics, {"weight": weight, "clipped": clipped & inputs.mask})
 
 
+@weighed_by_advantage
 def reinforce(inputs: LossInputs) -> LossOutputs:
     """`-A log pi`."""
     return weighted_reinforce(inputs, torch.ones_like(inputs.logp), torch.zeros_like(inputs.mask))
 
 
 @needs("behavior")
+@weighed_by_advantage
 def aipo(inputs: LossInputs, *, cap: float = 2.0) -> LossOutputs:
     """Weight `min(r_b, cap)`."""
     ratio = bounded_ratio(inputs.behavior_log_ratio)
@@ -49,6 +51,7 @@ def aipo(inputs: LossInputs, *, cap: float = 2.0) -> LossOutputs:
 
 
 @needs("behavior")
+@weighed_by_advantage
 def reinforce_tis(inputs: LossInputs, *, low: float = 0.0, high: float = 1.0) -> LossOutputs:
     """Weight `clip(r_b, low, high)`."""
     ratio = bounded_ratio(inputs.behavior_log_ratio)
@@ -56,6 +59,7 @@ def reinforce_tis(inputs: LossInputs, *, low: float = 0.0, high: float = 1.0) ->
 
 
 @needs("behavior")
+@weighed_by_advantage
 def importance_zero(inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2) -> LossOutputs:
     """Weight r_b strictly inside the bounds, zero outside."""
     ratio = bounded_ratio(inputs.behavior_log_ratio)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import LOG_RATIO_CLAMP, bounded_ratio
 
 
@@ -43,6 +43,7 @@ def ratio_metrics(inputs: LossInputs, ratio: Tensor) -> Metrics:
 
 
 @needs("proximal")
+@weighed_by_advantage
 def ppo_clip(
     inputs: LossInputs,
     *,
@@ -73,6 +74,7 @@ def ppo_clip(
 
 
 @needs("proximal")
+@weighed_by_advantage
 def two_sided_clip(
     inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2, delta: float = 4.0
 ) -> LossOutputs:
@@ -81,6 +83,7 @@ def two_sided_clip(
 
 
 @needs("proximal")
+@weighed_by_advantage
 def dapo_clip(
     inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.28, dual_clip: float | None = 10.0
 ) -> LossOutputs:

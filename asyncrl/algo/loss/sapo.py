@@ -12,11 +12,12 @@ import torch
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import ratio_metrics
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio, where_positive
 
 
 @needs("proximal")
+@weighed_by_advantage
 def sapo(inputs: LossInputs, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> LossOutputs:
     """Soft adaptive policy optimisation."""
     if tau_pos <= 0 or tau_neg <= 0:

@@ -20,7 +20,7 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.ppo import clipped_surrogate, ratio_metrics
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import needs, ratio_statistics
+from asyncrl.algo.needs import needs, ratio_statistics, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio
 
 
@@ -53,6 +53,7 @@ def quantile_of_ratios(log_ratio: Tensor, quantile: float) -> dict[str, Tensor]:
 
 @needs("proximal")
 @ratio_statistics(quantile_of_ratios)
+@weighed_by_advantage
 def sat(
     inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2, quantile: float = 0.9
 ) -> LossOutputs:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.importance import weighted_reinforce
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import bounded_ratio, sequence_log_ratio, to_tokens
 
 
@@ -24,12 +24,14 @@ def _tapered(inputs: LossInputs, ratio: Tensor) -> LossOutputs:
 
 
 @needs("behavior", "scores")
+@weighed_by_advantage
 def topr_token(inputs: LossInputs) -> LossOutputs:
     """Token ratios (ROLL)."""
     return _tapered(inputs, bounded_ratio(inputs.behavior_log_ratio.detach()))
 
 
 @needs("behavior", "scores")
+@weighed_by_advantage
 def topr_trajectory(inputs: LossInputs) -> LossOutputs:
     """Product ratio of the whole trajectory (paper)."""
     log_ratio = sequence_log_ratio(inputs.behavior_log_ratio.detach(), inputs.mask)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss.importance import weighted_reinforce
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, weighed_by_advantage
 from asyncrl.algo.ops import LOG_RATIO_CLAMP, sequence_log_ratio, to_tokens, where_positive
 
 
@@ -31,6 +31,7 @@ def gamma_kernel(
 
 
 @needs("behavior")
+@weighed_by_advantage
 def vespo(
     inputs: LossInputs,
     *,
