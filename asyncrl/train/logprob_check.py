@@ -43,6 +43,9 @@ class Tolerance:
     """The largest difference of any one token."""
     sample_tokens: int = 2048
     """Tokens compared in each step."""
+    group_tokens: int = 64
+    """Of these, tokens of each group. One token that is off by as much as a token may be does not then bring the mean
+    of its group above the default limit."""
 
     @classmethod
     def of(cls, max_logp_error: float) -> Tolerance:
@@ -110,7 +113,7 @@ def compare(
     step = batch.step
     there = engine.on_first(lambda: [version for version, _ in rows_by_version(batch)])
     earlier = readable(engine, weights_dir, set(there) - {step})
-    chosen = engine.on_first(lambda: _sample(batch, [step, *earlier], tolerance.sample_tokens))
+    chosen = engine.on_first(lambda: _sample(batch, [step, *earlier], tolerance))
     errors = Ragged.full(batch.counts, torch.nan)
     for version, rows in chosen:
         with _policy(engine, step, version, weights_dir) as score:
@@ -242,8 +245,8 @@ def disagreement(wrong: Sequence[Comparison], step: int, tolerance: Tolerance) -
     )
 
 
-def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[tuple[int, list[int]]]:
-    """Return rows with tokens of `versions`, by version, until there are `num_tokens` of them.
+def _sample(batch: StepBatch, versions: Sequence[int], tolerance: Tolerance) -> list[tuple[int, list[int]]]:
+    """Return rows with tokens of `versions`, by version, until there are as many of these as are to be compared.
 
     Rows are drawn group by group in turn. What is trained again was compared when it was fresh.
     """
@@ -258,13 +261,13 @@ def _sample(batch: StepBatch, versions: Sequence[int], num_tokens: int) -> list[
     for rows in by_group.values():
         rng.shuffle(rows)
     drawn: set[int] = set()
-    total = 0
-    while by_group and total < num_tokens:
+    compared = dict.fromkeys(by_group, 0)
+    while by_group and sum(compared.values()) < tolerance.sample_tokens:
         for index in list(by_group):
             row = by_group[index].pop()
             drawn.add(row)
-            total += counts[row]
-            if not by_group[index]:
+            compared[index] += counts[row]
+            if not by_group[index] or compared[index] >= tolerance.group_tokens:
                 del by_group[index]
     of_version = {version: sorted(drawn.intersection(rows)) for version, rows in rows_by_version(batch)}
     return [(version, of_version[version]) for version in versions if of_version.get(version)]

@@ -168,6 +168,11 @@ def test_a_sample_takes_from_every_group_in_turn(engine):
     assert [c.num_tokens for c in seen] == [6, 6, 6, 6]
 
 
+def test_a_group_is_compared_by_a_few_of_its_tokens(engine):
+    seen = comparisons(engine, four(), group_tokens=7)
+    assert [c.num_tokens for c in seen] == [12, 12, 12, 12]
+
+
 def made_up(played):
     wrong = [
         replace(t, behavior_logprobs=np.where(t.loss_mask, -0.1, 0.0).astype(np.float32))
