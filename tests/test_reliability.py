@@ -11,6 +11,7 @@ from asyncrl.config import load_config
 from asyncrl.launch.base_model import cached_base_model
 from asyncrl.process_start import FORK_SERVER
 from asyncrl.run.metrics import read_metrics
+from asyncrl.weights.folders import SHARED_MEMORY, remove_deserted
 from tests.runs import (
     CACHE,
     RECIPE,
@@ -84,6 +85,9 @@ def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workpla
     process = start(workplace, run.name, "engine.count=2", "placement.lent=1")
     wait_for_step(run, 5, process)
     kill_launcher(run, process)
+    # As the next run of any name does. The weights may have gone already, with another test's run.
+    remove_deserted(SHARED_MEMORY)
+    assert weight_folders(run.name) == []
     resume(workplace, run, "train.zero_stage=2")
     check_trained_once(run)
     assert json.loads((run / "config.json").read_text())["train"]["zero_stage"] == 2

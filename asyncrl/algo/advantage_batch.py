@@ -69,6 +69,8 @@ class AdvantageBatch:
     """Rollout each sequence belongs to (multi-agent); by default every sequence is its own."""
     branches: list[tuple[str, str, int]] | None = None
     """Each sequence's name, that of the one it branches off ("" for none), and the turn before which it does."""
+    hint_turns: list[int] | None = None
+    """How many turns of an expert's hint each sequence began with, 0 without one."""
     truncated: Tensor | None = None
     """[B] bool, True where a limit ended the episode."""
     values: Tensor | None = None
@@ -126,7 +128,15 @@ class AdvantageBatch:
             _check_rows(name, getattr(self, name), rows)
         for name, x in self.components.items():
             _check_rows(f"components[{name!r}]", x, rows)
-        for name in ("turn_rewards", "observation_ids", "turn_matches", "agents", "rollouts", "branches"):
+        for name in (
+            "turn_rewards",
+            "observation_ids",
+            "turn_matches",
+            "agents",
+            "rollouts",
+            "branches",
+            "hint_turns",
+        ):
             x = getattr(self, name)
             if x is not None and len(x) != rows:
                 raise ValueError(f"{name} has {len(x)} rows, expected {rows}")

@@ -42,6 +42,7 @@ ADVANTAGES = {
     "gpg": _A + "gpg:gpg",
     "grpo": _A + "grpo:grpo",
     "hierarchical_grpo": _A + "hierarchical_grpo:hierarchical_grpo",
+    "hinted_grpo": _A + "hinted_grpo:hinted_grpo",
     "hgpo": _A + "hgpo:hgpo",
     "igpo": _A + "igpo:igpo",
     "igpo_released": _A + "igpo_released:igpo_released",

@@ -25,11 +25,11 @@ from asyncrl.launch.placement import placed, plan
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.tasks import PoolPlan, TaskPlan
-from asyncrl.launch.train import TrainRun
-from asyncrl.run.folder import RunFolder
+from asyncrl.launch.train import TrainRun, print_status
+from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights.files import write_weights
-from asyncrl.weights.folders import remove_weights, weights_folder
+from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 
 def may_share(config: Config) -> bool:
@@ -56,6 +56,10 @@ class SharedEngine:
         self.process_group = ProcessGroup(folder)
         self.weights = weights_folder(config, folder)
         """Each run's weights travel in a folder below."""
+        for line in remove_deserted(self.weights.parent):
+            print_status(line)
+        private_folder(self.weights)
+        self._claim = claim_weights(self.weights, folder)
         self.child = self.process_group.start(
             "engine",
             [
@@ -91,6 +95,7 @@ class SharedEngine:
     def stop(self) -> None:
         self.process_group.stop()
         remove_weights(self.weights)
+        self._claim.close()
 
 
 class AttachedRoles(Roles):

@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
@@ -53,7 +53,7 @@ from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tls import client_context
-from asyncrl.weights.folders import remove_weights, weights_folder
+from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 if TYPE_CHECKING:
     from asyncrl.launch.cluster import Cluster
@@ -104,6 +104,8 @@ class TrainRun:
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""
         self.totals = RunTotals(folder, resume)
+        self._claim: IO[str] | None = None
+        """Held while the run needs its folder of weights."""
         self._interrupted_again = False
 
     def run(self) -> dict[str, Any]:
@@ -159,9 +161,12 @@ class TrainRun:
         self.periodic_evaluation = self.make_periodic_evaluation()
         try:
             self._clear_weights()
+            for line in remove_deserted(self.weights_dir.parent):
+                print_status(line)
             check_room(self.config, self.roles.model, self.weights_dir)
             for roles in (self.roles, *self.roles.policies.values()):
                 private_folder(roles.weights_dir)
+            self._claim = claim_weights(self.weights_dir, self.folder.path)
             placement = self.placement
             if placement.gpus or placement.sleep or placement.lent or placement.trainers_by_turns:
                 print_status(f"placement: {placement}")
@@ -465,6 +470,8 @@ class TrainRun:
 
     def _clear_weights(self) -> None:
         remove_weights(self.weights_dir)
+        if self._claim is not None:
+            self._claim.close()
 
 
 def _policy_result(roles: PolicyRoles, stats: dict[str, Any]) -> PolicyResult:

@@ -357,6 +357,7 @@ def to_advantage_batch(
         rollouts=_rollouts(trajectories),
         greedy_rewards=_greedy_rewards(trajectories),
         branches=[_branch(t) for t in trajectories],
+        hint_turns=[int(t.info.get("hint_turns", 0)) for t in trajectories],
         behavior_logp=sampled.behavior_logp,
         **(token_tensors or {}),
     )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import json
 import os
+import platform
 import shutil
 from pathlib import Path
+from typing import IO
 
 from asyncrl.config import Config
 
 SHARED_MEMORY = Path("/dev/shm")
+OWNER = "owner.json"
+"""File in a run's folder of weights that is locked for as long as the run needs the folder."""
+NAME = "asyncrl-"
+"""What the names of such folders begin with."""
 SCRATCH = "rpc-"
 """What the name of an engine's folder for temporary files begins with; its process's number follows."""
 
@@ -22,7 +31,7 @@ def policy_weights(directory: str, name: str) -> str:
 def weights_folder(config: Config, run: Path) -> Path:
     """Return the folder of a run's published weights: the same for every launch, so that none is left behind."""
     digest = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
-    return _parent(config) / f"asyncrl-{digest}-{run.name}"
+    return _parent(config) / f"{NAME}{digest}-{run.name}"
 
 
 def _parent(config: Config) -> Path:
@@ -36,6 +45,39 @@ def remove_weights(folder: Path) -> None:
     for scratch in folder.rglob(f"{SCRATCH}*"):
         clear_shared_memory(scratch)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def claim_weights(folder: Path, run: Path) -> IO[str]:
+    """Keep `remove_deserted` from a folder of weights, which exists, until the file that is returned is closed: at the
+    latest when this process ends, however it does. Raises OSError."""
+    file = os.fdopen(os.open(folder / OWNER, os.O_RDWR | os.O_CREAT, 0o600), "w")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Without content the folder is not claimed yet, and nobody removes it.
+    json.dump({"host": platform.node(), "run": str(run.resolve())}, file)
+    file.flush()
+    return file
+
+
+def remove_deserted(parent: Path) -> list[str]:
+    """Remove the weights of runs of this user that were killed on this machine; return a line on each for the console.
+
+    No later launch of such a run needs them: a run that is resumed reads its checkpoint.
+    """
+    lines = []
+    for folder in sorted(parent.glob(f"{NAME}*")):
+        with contextlib.suppress(OSError, ValueError, KeyError), open(folder / OWNER, "r+") as file:
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            # Refused while the run goes on. On a network file system other machines may not see the lock.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owner = json.load(file)
+            if owner["host"] == platform.node():
+                size = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
+                remove_weights(folder)
+                lines.append(
+                    f"removed {folder} ({size / 2**20:.0f} MiB): weights that {owner['run']} left when it was killed"
+                )
+    return lines
 
 
 def clear_shared_memory(scratch: Path) -> None:

@@ -56,7 +56,13 @@ from asyncrl.services.node.messages import (
     checked_arguments,
 )
 from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.folders import policy_weights, remove_weights, weights_folder
+from asyncrl.weights.folders import (
+    claim_weights,
+    policy_weights,
+    remove_deserted,
+    remove_weights,
+    weights_folder,
+)
 
 UNSEEN_S = 600.0
 """How long a node waits for a launcher that does not answer."""
@@ -110,6 +116,8 @@ class NodeService:
         self.left = asyncio.Event()
         """Set when the run is over."""
         self._run_folder, self._weights = folder, folder
+        self._claim: IO[str] | None = None
+        """Held while the run needs its folder of weights."""
         self._policies: dict[str, _Policy] = {}
         """By name, "" for the run's own."""
         self._running: dict[str, _Running] = {}
@@ -181,7 +189,9 @@ class NodeService:
         config = parse_config(run.config, f"the run of {self.launcher}", strict=False)
         self._orphan_s = config.run.node_timeout_s
         self._weights = weights_folder(config, self._run_folder)
-        remove_weights(self._weights)
+        self._remove_weights()
+        for line in remove_deserted(self._weights.parent):
+            print(f"node {self.name}: {line}", flush=True)
         self._policies = {}
         for name, policy in {"": run, **run.policies}.items():
             folder = folder_of(self._run_folder, name)
@@ -194,6 +204,7 @@ class NodeService:
             else:
                 model = await self._model_of(name, policy, client)
             self._policies[name] = _Policy(folder, model, weights)
+        self._claim = claim_weights(self._weights, self._run_folder)
         _keep_only(self.folder / MODELS, run.policies)
         self.run = run.run
         print(f"node {self.name}: ready for {self.run}", flush=True)
@@ -308,7 +319,12 @@ class NodeService:
         """End everything, and remove the weights."""
         self.end_all()
         if self._weights != self.folder:
-            remove_weights(self._weights)
+            self._remove_weights()
+
+    def _remove_weights(self) -> None:
+        remove_weights(self._weights)
+        if self._claim is not None:
+            self._claim.close()
 
 
 def _keep_only(folder: Path, names: Mapping[str, object]) -> None:

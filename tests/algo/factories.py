@@ -91,6 +91,7 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
             for row in range(rows)
         ],
         "rollouts": [f"rollout-{row // 2}" for row in range(rows)],
+        "hint_turns": [2 * (row % 2) for row in range(rows)],
         "truncated": torch.arange(rows) % 3 == 0,
         "values": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64),

@@ -30,6 +30,7 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
         for ddof in (0, 1)
     ],
     "hierarchical_grpo": [{}],
+    "hinted_grpo": [{}],
     "hgpo": [{}, {"base_group": True}],
     "igpo": [{}, {"source": "environment"}],
     "igpo_released": [{}],
@@ -164,6 +165,18 @@ def test_mc_grpo_stays_moderate_when_the_median_deviation_is_zero():
     batch = advantage_batch(0, groups=1, size=5, rewards=rewards)
     assert estimate("mc_grpo", batch).abs().max() < 3
     assert estimate("mc_grpo", batch, mad_zero="paper").abs().max() == pytest.approx(1000)
+
+
+def test_hinted_rollouts_do_not_raise_the_baseline_of_the_others():
+    rewards = torch.tensor([1.0, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0], dtype=torch.float64)
+    hints = [0, 0, 1, 1, 0, 0, 3, 3, 0, 0, 0, 0]
+    batch = advantage_batch(0, rewards=rewards, hint_turns=hints)
+    half = 2**-0.5
+    unhinted_fail, no_hints = [0, 0, 1.5, -0.5], [1.5, -0.5, -0.5, -0.5]
+    wanted = torch.tensor([half, -half, 0.5, 0.5, *unhinted_fail, *no_hints], dtype=torch.float64)
+    torch.testing.assert_close(estimate("hinted_grpo", batch)[:, 0], wanted, rtol=1e-5, atol=1e-5)
+    without = dataclasses.replace(batch, hint_turns=None)
+    assert torch.equal(estimate("hinted_grpo", without), estimate("grpo", without))
 
 
 def test_gdpo_ignores_an_absent_component():

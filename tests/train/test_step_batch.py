@@ -125,3 +125,13 @@ def test_minibatches_keep_groups_whole_and_lose_no_row():
 def test_lags_count_sampled_tokens_by_versions_behind():
     groups = [group("a", [0.0, 1.0], version=4), group("b", [0.0, 1.0], version=5)]
     assert build_step_batch(groups, 5, 1).lags == {1: 12, 0: 12}
+
+
+def test_estimators_are_told_how_many_turns_of_a_hint_each_row_was_given():
+    whole = group("t", [1.0, 0.0, 1.0])
+    hinted = dataclasses.replace(whole.trajectories[2], info={"hint_turns": 2})
+    batch = build_step_batch(
+        [dataclasses.replace(whole, trajectories=(*whole.trajectories[:2], hinted))], 0, 0
+    )
+    assert to_advantage_batch(batch).hint_turns == [0, 0, 2]
+    assert to_advantage_batch(batch, rows=[2, 1]).hint_turns == [2, 0]
