@@ -4,8 +4,9 @@
     with a hint:     A_i = (R_i - mean_g R) / (std_g R + eps)      over all of the group
 
 So a success that needed no hint has a larger advantage than one that had it, and a failure in spite of a hint a lower
-one than a failure without. Where all rollouts without a hint earn the same they have no advantage, and hinted ones still
-do. Advantages of a group do not sum to 0: hints that help make the sum positive. In a group without hints it is `grpo`.
+one than a failure without. Where all rollouts without a hint earn the same, they have no advantage, and hinted ones
+still do. Advantages of a group do not sum to 0: hints that help make the sum positive. In a group without hints it is
+`grpo`.
 
 Source: this project's own. ADHint (arXiv 2512.13095) likewise weighs rollouts by how difficult they were with and
 without a hint, with formulas that are not these.
