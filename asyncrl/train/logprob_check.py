@@ -42,10 +42,16 @@ class Tolerance:
     max_token_error: float = 15.0
     """The largest difference of any one token."""
     sample_tokens: int = 2048
-    """Tokens compared in each step."""
+    """Tokens compared in each step, at most."""
+    least_tokens: int = 1024
+    """Of a batch that has no more, all are compared."""
     group_tokens: int = 64
-    """Of these, tokens of each group. One token that is off by as much as a token may be does not then bring the mean
-    of its group above the default limit."""
+    """Of a larger one about so many of each group. One token that is off by as much as a token may be does not then
+    bring the mean of its group above the default limit."""
+
+    def wanted(self, num_groups: int) -> int:
+        """Return how many tokens of a batch are to be compared."""
+        return min(self.sample_tokens, max(self.least_tokens, self.group_tokens * num_groups))
 
     @classmethod
     def of(cls, max_logp_error: float) -> Tolerance:
@@ -261,13 +267,13 @@ def _sample(batch: StepBatch, versions: Sequence[int], tolerance: Tolerance) -> 
     for rows in by_group.values():
         rng.shuffle(rows)
     drawn: set[int] = set()
-    compared = dict.fromkeys(by_group, 0)
-    while by_group and sum(compared.values()) < tolerance.sample_tokens:
+    total, wanted = 0, tolerance.wanted(len(by_group))
+    while by_group and total < wanted:
         for index in list(by_group):
             row = by_group[index].pop()
             drawn.add(row)
-            compared[index] += counts[row]
-            if not by_group[index] or compared[index] >= tolerance.group_tokens:
+            total += counts[row]
+            if not by_group[index]:
                 del by_group[index]
     of_version = {version: sorted(drawn.intersection(rows)) for version, rows in rows_by_version(batch)}
     return [(version, of_version[version]) for version in versions if of_version.get(version)]

@@ -168,8 +168,9 @@ def test_a_sample_takes_from_every_group_in_turn(engine):
     assert [c.num_tokens for c in seen] == [6, 6, 6, 6]
 
 
-def test_a_group_is_compared_by_a_few_of_its_tokens(engine):
-    seen = comparisons(engine, four(), group_tokens=7)
+def test_of_a_large_batch_some_tokens_of_each_group_are_compared(engine):
+    assert [Tolerance().wanted(groups) for groups in (1, 16, 20, 32, 100)] == [1024, 1024, 1280, 2048, 2048]
+    seen = comparisons(engine, four(), least_tokens=10, group_tokens=7)
     assert [c.num_tokens for c in seen] == [12, 12, 12, 12]
 
 
