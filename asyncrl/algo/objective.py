@@ -107,17 +107,12 @@ class Objective:
         parts += [("filter", part) for part in self.settings["filters"]]
         return all(_within_group(kind, part) for kind, part in parts)
 
-    def weighed_by_advantage(self, kl_coef: float, entropy_coef: float) -> bool:
+    def weighed_by_advantage(self, kl_coef: float | None = None, entropy_coef: float | None = None) -> bool:
         """True when rows whose advantages are all 0 have no gradient: the loss is marked so, and no other term is added
-        to it under these coefficients."""
+        to it under these coefficients, which are those of `loss`."""
         marks = marks_of(resolve("loss", self.settings["loss"]["name"]))
-        others = (
-            "values" in self.needs,
-            self.settings["kl"]["where"] == "loss" and "reference" in self.needs and kl_coef,
-            "entropy" in self.needs and entropy_coef,
-            self.settings["success_nll_coef"],
-        )
-        return any(mark.decorator == "weighed_by_advantage" for mark in marks) and not any(others)
+        others = self.needs_values or any(self._coefs(kl_coef, entropy_coef).values())
+        return any(mark.decorator == "weighed_by_advantage" for mark in marks) and not others
 
     @property
     def needs_step_statistics(self) -> bool:
@@ -199,16 +194,12 @@ class Objective:
         policy = aggregate(self.aggregation, token_loss, mask, totals, inputs.group)
         metrics |= outputs.metrics | {"loss/policy": sum_of(policy)}
         total = policy
-        extra_terms = self._regularisers(
-            inputs,
-            self.kl_coef if kl_coef is None else kl_coef,
-            self.entropy_coef if entropy_coef is None else entropy_coef,
-        )
-        for name, (coef, term) in extra_terms.items():
+        coefs = self._coefs(kl_coef, entropy_coef)
+        for name, term in self._regularisers(inputs, coefs).items():
             value = aggregate(self.aggregation, term, inputs.mask, totals, inputs.group)
             metrics[f"loss/{name}"] = sum_of(value)
             metrics[name] = mean_over(term, inputs.mask)
-            total = total + coef * value
+            total = total + coefs[name] * value
         if inputs.values is not None and self.needs_values:
             value, found = self.value_term(inputs, totals)
             metrics |= found
@@ -255,25 +246,27 @@ class Objective:
         """Scalars for `LossInputs.statistics`, from log pi - log pi_proximal [N] of one optimizer step's tokens."""
         return {name: value for measure in self.ratio_measures for name, value in measure(log_ratio).items()}
 
-    def _regularisers(
-        self, inputs: LossInputs, kl_coef: float, entropy_coef: float
-    ) -> dict[str, tuple[float, Tensor]]:
-        terms: dict[str, tuple[float, Tensor]] = {}
-        if (
-            self.settings["kl"]["where"] == "loss"
-            and "reference" in self.needs
-            and inputs.reference_logp is not None
-        ):
+    def _coefs(self, kl_coef: float | None, entropy_coef: float | None) -> dict[str, float]:
+        """Return the coefficients of the terms that may be added to the policy's loss."""
+        coefs = {"entropy": -(self.entropy_coef if entropy_coef is None else entropy_coef)}
+        if self.settings["kl"]["where"] == "loss" and "reference" in self.needs:
+            coefs["reference_kl"] = self.kl_coef if kl_coef is None else kl_coef
+        if self.settings["success_nll_coef"]:
+            coefs["success_nll"] = float(self.settings["success_nll_coef"])
+        return coefs
+
+    def _regularisers(self, inputs: LossInputs, coefs: Mapping[str, float]) -> dict[str, Tensor]:
+        """Return the terms that these inputs allow, [B,T] each."""
+        terms: dict[str, Tensor] = {}
+        if "reference_kl" in coefs and inputs.reference_logp is not None:
             kl = self.kl_fn(inputs.logp, inputs.reference_logp.detach())
             if self.settings["kl"]["unbiased"]:
                 kl = kl * bounded_ratio(inputs.behavior_log_ratio)
-            terms["reference_kl"] = (kl_coef, kl)
-        if self.settings["success_nll_coef"]:
-            terms["success_nll"] = (
-                float(self.settings["success_nll_coef"]), -inputs.logp * positive_tokens(inputs)
-            )  # fmt: skip
+            terms["reference_kl"] = kl
+        if "success_nll" in coefs:
+            terms["success_nll"] = -inputs.logp * positive_tokens(inputs)
         if inputs.entropy is not None:
-            terms["entropy"] = (-entropy_coef, inputs.entropy)
+            terms["entropy"] = inputs.entropy
         return terms
 
     def value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:

@@ -94,8 +94,7 @@ class SharedEngine:
 
     def stop(self) -> None:
         self.process_group.stop()
-        remove_weights(self.weights)
-        self._claim.close()
+        remove_weights(self.weights, self._claim)
 
 
 class AttachedRoles(Roles):

@@ -469,9 +469,7 @@ class TrainRun:
         self.totals.save()
 
     def _clear_weights(self) -> None:
-        remove_weights(self.weights_dir)
-        if self._claim is not None:
-            self._claim.close()
+        remove_weights(self.weights_dir, self._claim)
 
 
 def _policy_result(roles: PolicyRoles, stats: dict[str, Any]) -> PolicyResult:

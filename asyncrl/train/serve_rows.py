@@ -73,6 +73,11 @@ def plan_rows(
     return [[[chosen[place] for place in part] for part in parts] for parts in dealt]
 
 
+def end_of_step(engine: TrainEngine) -> list[list[list[int]]]:
+    """Return an empty micro-batch for each part: at the end of a step, so that DeepSpeed reduces over the ranks."""
+    return [[[]]] * engine.num_shares
+
+
 def serve_rows(engine: TrainEngine, batch: StepBatch, plan: Plan) -> None:
     """Give each rank the rows of its micro-batches, and let it forget others. A collective.
 

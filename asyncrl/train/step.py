@@ -29,7 +29,7 @@ from asyncrl.train.estimates import estimate_advantages
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.self_teacher import SelfTeacher
-from asyncrl.train.serve_rows import Plan, gather_values, plan_rows, serve_rows, serve_values
+from asyncrl.train.serve_rows import Plan, end_of_step, gather_values, plan_rows, serve_rows, serve_values
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.token_scores import TeacherStates
@@ -343,14 +343,13 @@ def accumulate(
     found: list[Metrics] = []
     why = ""
     measured, trained = _by_gradient(step, rows)
+    plans: list[tuple[list[list[list[int]]], bool]] = []
     for part, learns in ((measured, False), (trained, True)):
         if part:
-            plan = plan_rows(engine, batch, step.settings.micro_batch_tokens, part, units)
-        elif learns and last:
-            # An empty micro-batch marks the end, so that DeepSpeed reduces over the ranks.
-            plan = [[[]]] * engine.num_shares
-        else:
-            continue
+            plans.append((plan_rows(engine, batch, step.settings.micro_batch_tokens, part, units), learns))
+    if last and not trained:
+        plans.append((end_of_step(engine), True))
+    for plan, learns in plans:
         share = serve(step, plan)
         mine = plan[engine.share]
         for number, chosen in enumerate(mine):
@@ -366,8 +365,7 @@ def accumulate(
 
 def _by_gradient(step: Step, rows: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the rows that have no gradient, and the others."""
-    entropy_coef = step.objective.entropy_coef if step.entropy_coef is None else step.entropy_coef
-    if step.critic_only or not step.objective.weighed_by_advantage(step.kl_coef, entropy_coef):
+    if step.critic_only or not step.objective.weighed_by_advantage(step.kl_coef, step.entropy_coef):
         return [], list(rows)
     flat = step.tensors.zero_advantage
     return [row for row in rows if row in flat], [row for row in rows if row not in flat]

@@ -18,7 +18,7 @@ from asyncrl.algo.metrics import Metric, Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.serve_rows import share_batch
+from asyncrl.train.serve_rows import end_of_step, share_batch
 from asyncrl.train.step import Step, StepReport, accumulate, apply, decide, discard, micro_batch, serve
 from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_settings import StepSettings
@@ -77,8 +77,7 @@ class StreamedStep:
         if step is None or self._wrong or set(batch.group_ids) != set(self.seen):
             self.abandon()
             return None
-        # An empty micro-batch marks the end, so that DeepSpeed reduces over the ranks.
-        share = serve(step, [[[]]] * self.engine.num_shares)
+        share = serve(step, end_of_step(self.engine))
         micro_batch(step, share, [], undivided(self._totals), {}, True)
         divide_by = divisor(self.objective, self._totals, self._horizon)
         norm = apply(step, divide_by)

@@ -40,11 +40,16 @@ def _parent(config: Config) -> Path:
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
 
 
-def remove_weights(folder: Path) -> None:
-    """Remove a folder of weights, and what engines that were killed have left in this machine's shared memory."""
+def remove_weights(folder: Path, claim: IO[str] | None = None) -> None:
+    """Remove a folder of weights, and what engines that were killed have left in this machine's shared memory.
+
+    claim: what `claim_weights` gave for the folder; it is closed.
+    """
     for scratch in folder.rglob(f"{SCRATCH}*"):
         clear_shared_memory(scratch)
     shutil.rmtree(folder, ignore_errors=True)
+    if claim is not None:
+        claim.close()
 
 
 def claim_weights(folder: Path, run: Path) -> IO[str]:

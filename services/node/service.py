@@ -189,7 +189,7 @@ class NodeService:
         config = parse_config(run.config, f"the run of {self.launcher}", strict=False)
         self._orphan_s = config.run.node_timeout_s
         self._weights = weights_folder(config, self._run_folder)
-        self._remove_weights()
+        remove_weights(self._weights, self._claim)
         for line in remove_deserted(self._weights.parent):
             print(f"node {self.name}: {line}", flush=True)
         self._policies = {}
@@ -319,12 +319,7 @@ class NodeService:
         """End everything, and remove the weights."""
         self.end_all()
         if self._weights != self.folder:
-            self._remove_weights()
-
-    def _remove_weights(self) -> None:
-        remove_weights(self._weights)
-        if self._claim is not None:
-            self._claim.close()
+            remove_weights(self._weights, self._claim)
 
 
 def _keep_only(folder: Path, names: Mapping[str, object]) -> None:
