@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from asyncrl.sandbox.backends import choose, open_sandbox, probe
+from asyncrl.sandbox.idle import IdleSessions
 from asyncrl.sandbox.protocol import ExecResult, Sandbox, SandboxSpec
+from asyncrl.sandbox.zygote import ZygoteSandbox
 
 SHOWN_CHARACTERS = 600
 """Characters of a program's output in an observation."""
@@ -23,10 +25,14 @@ async def pick_backend(name: str, warm: bool) -> str:
 
 
 class LazySandbox:
-    """One session of a sandbox, started by its first use: an episode that runs nothing costs nothing."""
+    """One session of a sandbox, started by its first use: an episode that runs nothing costs nothing.
 
-    def __init__(self, backend: str, spec: SandboxSpec, warm: bool = False) -> None:
-        self._backend, self._spec, self._warm = backend, spec, warm
+    With `warm` it is a zygote's where that works, and passed on to the next episode, as new (`asyncrl.sandbox.idle`).
+    A session that judges takes `fresh`: no program of any episode has run in it.
+    """
+
+    def __init__(self, backend: str, spec: SandboxSpec, warm: bool = False, fresh: bool = False) -> None:
+        self._backend, self._spec, self._warm, self._fresh = backend, spec, warm, fresh
         self._box: Sandbox | None = None
         self._lock = asyncio.Lock()
 
@@ -35,15 +41,25 @@ class LazySandbox:
         async with self._lock:
             if self._box is None:
                 name = await pick_backend(self._backend, self._warm)
-                self._box = await open_sandbox(name, self._spec)
+                if self._passed_on(name):
+                    self._box = await IdleSessions.shared().take(self._spec)
+                else:
+                    self._box = await open_sandbox(name, self._spec)
             return self._box
 
     async def close(self) -> None:
-        """Stop the session if it was started."""
+        """End the session if it was started."""
         async with self._lock:
-            if self._box is not None:
-                await self._box.stop()
-                self._box = None
+            box, self._box = self._box, None
+            if box is None:
+                return
+            if self._passed_on(box.name):
+                await IdleSessions.shared().give_back(self._spec, box)
+            else:
+                await box.stop()
+
+    def _passed_on(self, name: str) -> bool:
+        return name == ZygoteSandbox.name and self._warm and not self._fresh
 
 
 def describe(result: ExecResult, characters: int = SHOWN_CHARACTERS) -> str:

@@ -2,11 +2,15 @@
 
 Each call runs in its own user, pid, mount, network and IPC namespaces with its own /tmp and /dev/shm; `WORKDIR` is
 the session's. Other languages, `argv` and persistent processes go through bubblewrap as usual.
+
+A session in which nothing but such calls ran can be made as new (`renew`): every process of a call is gone when the
+init of its pid namespace is, and `WORKDIR` is all it could write to that outlives it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import socket
@@ -21,7 +25,7 @@ from asyncrl.sandbox.jail import seccomp
 from asyncrl.sandbox.jail.client import Channel
 from asyncrl.sandbox.jail.streams import BoundedReader
 from asyncrl.sandbox.local import GRACE_S, PIPE_GRACE_S, Command, Pipes, _feed, rlimits
-from asyncrl.sandbox.protocol import WORKDIR, ExecResult, Probe, SandboxSpec
+from asyncrl.sandbox.protocol import WORKDIR, ExecResult, Probe, SandboxProcess, SandboxSpec
 
 JAIL = Path(__file__).with_name("jail")
 MODULES = ("kernel", "channel", "zygote_main")
@@ -50,6 +54,10 @@ class ZygoteSandbox(BubblewrapSandbox):
         self._complaints: BoundedReader | None = None
         """What the zygote itself wrote to stderr; jobs have their own."""
         self._booting = asyncio.Lock()
+        self._jobs: set[asyncio.Future[tuple[dict[str, Any], list[int]]]] = set()
+        """The calls that may still have processes."""
+        self._only_jobs = True
+        """Whether no program has run in the session but the zygote's."""
 
     @classmethod
     async def probe(cls) -> Probe:
@@ -82,6 +90,60 @@ class ZygoteSandbox(BubblewrapSandbox):
         await super().stop()
         if self._complaints is not None:
             self._complaints.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether the session can be used: its launcher and its interpreter live, and nobody has stopped it."""
+        if self._launcher is None or self._channel is None or self._zygote_ended is None:
+            return False
+        ended = self._launcher.closed or self._channel.closed or self._zygote_ended.done()
+        return self._stopping is None and not ended
+
+    def abandon(self) -> None:
+        """Close the descriptors of a session whose event loop has ended, and with it its launcher."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    async def renew(self) -> ZygoteSandbox | None:
+        """End this session and return one as new with the same spec, which takes over its interpreter.
+
+        Returns None, and leaves the session to `stop`, if other programs than Python code have run in it, if one still
+        runs, or if its folder cannot be emptied.
+        """
+        if not self.running or not self._only_jobs or self._jobs or self._proxy is not None:
+            return None
+        assert self._launcher is not None
+        renewed = copy.copy(self)
+        # Nobody who still holds this one reaches the next user's session.
+        self._stopping = asyncio.get_running_loop().create_future()
+        self._stopping.set_result(None)
+        self._channel, self._complaints, self._folder = None, None, -1
+        try:
+            await self._launcher.request({"op": "clear", "session": self._session, "job": self._zygote_job})
+        except InfrastructureError:
+            await renewed.stop()
+            return None
+        except BaseException:
+            await renewed.stop()
+            raise
+        return renewed
+
+    async def open_process(
+        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = WORKDIR
+    ) -> SandboxProcess:
+        self._only_jobs = False
+        return await super().open_process(argv, env=env, cwd=cwd)
+
+    async def judge_folder(self, name: str) -> int:
+        self._only_jobs = False
+        return await super().judge_folder(name)
+
+    async def _run_command(
+        self, command: Command, stdin: bytes, timeout_s: float, max_output_bytes: int
+    ) -> ExecResult:
+        self._only_jobs = False
+        return await super()._run_command(command, stdin, timeout_s, max_output_bytes)
 
     async def _warm(self) -> Channel:
         """Return the running zygote, restarted if it has been killed."""
@@ -176,6 +238,8 @@ class ZygoteSandbox(BubblewrapSandbox):
             raise
         finally:
             os.close(code_fd)
+        self._jobs.add(ended)
+        ended.add_done_callback(self._jobs.discard)
         pipes.close_theirs()
 
         def kill() -> None:

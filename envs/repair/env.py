@@ -162,7 +162,7 @@ class Repair(ProceduralEnv):
         run."""
         if not self.repository.calls:
             return 0.0
-        box = LazySandbox(self.sandbox, SPEC, warm=True)
+        box = LazySandbox(self.sandbox, SPEC, warm=True, fresh=True)
         try:
             opened = await box.open()
             await self._write(opened, {p: text for p, text in self.files.items() if "/" not in p})

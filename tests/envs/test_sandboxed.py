@@ -65,3 +65,22 @@ def test_a_session_that_was_never_needed_is_closed_without_being_opened():
 def test_a_programs_end_is_described_within_bounds(result, shown):
     characters = 20 if len(result.stdout + result.stderr) == 30 else 600
     assert describe(result, characters) == shown
+
+
+@pytest.mark.parametrize(("fresh", "passed_on"), [(False, True), (True, False)])
+def test_a_warm_session_is_passed_on_unless_it_has_to_be_fresh(fresh, passed_on):
+    async def episode():
+        lazy = LazySandbox("auto", SandboxSpec(), warm=True, fresh=fresh)
+        try:
+            box = await lazy.open()
+            result = await box.exec(code="import os; print(os.listdir('.')); open('mine', 'w')")
+            return result.text, getattr(box, "_session")  # noqa: B009
+        finally:
+            await lazy.close()
+
+    async def whole():
+        return await episode(), await episode()
+
+    first, second = in_loop(whole())
+    assert (first[0], second[0]) == ("[]\n", "[]\n")
+    assert (first[1] == second[1]) == passed_on

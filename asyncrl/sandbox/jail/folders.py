@@ -18,6 +18,9 @@ from asyncrl.sandbox.jail import kernel
 EMPTY_CANDIDATES = ("/media", "/mnt", "/srv", "/opt", "/home")
 """Folders that every Linux has, often empty; one is covered, in the launcher's own view only."""
 MAX_FILES = 16384
+MAX_CLEARED = 1000
+"""Files of a session up to which emptying its folder takes the launcher no longer than making another."""
+WORK_MODE = 0o700
 ETC_COPIED = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -133,7 +136,7 @@ class Folders:
         os.mkdir(f"{path}/net", 0o755)
         os.mkdir(f"{path}/tests", 0o755)
         for name in ("work", "tmp", "shm", "logs"):
-            os.mkdir(f"{path}/{name}", 0o700)
+            os.mkdir(f"{path}/{name}", WORK_MODE)
             os.chown(f"{path}/{name}", owner, owner)
         for number, source in enumerate(expose):
             session.exposed.append(self._expose(source, f"{path}.m{number}"))
@@ -150,6 +153,30 @@ class Folders:
                 pass
         kernel.mount(source, target, "", kernel.MS_BIND | kernel.MS_REC)
         return target
+
+    def clear(self, session: Session) -> None:
+        """Empty `work`, the only folder that programs of a warm interpreter can write to and that outlives them.
+
+        Raises `OSError` if it cannot be left as `open` made it, or holds so much that a new one costs less.
+        """
+        fd = os.open(f"{session.path}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            room = os.fstatvfs(fd)
+            if room.f_files - room.f_ffree > MAX_CLEARED:
+                raise OSError(f"more than {MAX_CLEARED} files")
+            with os.scandir(fd) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for name, folder in found:
+                if folder:
+                    shutil.rmtree(name, dir_fd=fd)
+                else:
+                    os.unlink(name, dir_fd=fd)
+            if attributes := os.listxattr(fd):
+                raise OSError(f"attributes {attributes} stay")
+            os.fchmod(fd, WORK_MODE)
+            os.utime(fd)
+        finally:
+            os.close(fd)
 
     def close(self, session: Session) -> None:
         """Remove the session's files."""

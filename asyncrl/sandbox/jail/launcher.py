@@ -4,8 +4,9 @@ One small Python process per event loop of asyncrl. It forks cheaply, holds user
 deadlines, memory and disk, reaps orphans, and cleans everything up when asyncrl's end of the socket closes, even if
 asyncrl was killed.
 
-    asyncrl (jail.client) --{op: open|close|spawn|kill, id, ...} + descriptors--> launcher --fork, exec--> programs
-                          <--{id, ...} one answer per open, close and spawn (when the program has ended)--
+    asyncrl (jail.client) --{op: open|clear|close|spawn|kill, id, ...} + descriptors--> launcher
+                          <--{id, ...} one answer to each, to spawn when the program has ended--
+    launcher --fork, exec--> programs
 """
 
 from __future__ import annotations
@@ -222,6 +223,14 @@ class Launcher:
         for job in self._jobs.values():
             if job.id == message["job"]:
                 self._end(job, message.get("reason", "killed"))
+
+    def _on_clear(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Empty a session's folder for its next user. Its only program is the warm interpreter."""
+        number = message["session"]
+        if [job.id for job in self._jobs.values() if job.session == number] != [message["job"]]:
+            raise RuntimeError("other programs of the session are running")
+        self._folders.clear(self._sessions[number])
+        self._answer(message["id"], {})
 
     def _on_close(self, message: dict[str, Any], fds: list[int]) -> None:
         self._close_session(message["session"])
