@@ -13,8 +13,8 @@ from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.protocol import Sandbox, SandboxSpec
 from asyncrl.sandbox.zygote import ZygoteSandbox
 
-MAX_IDLE = 64
-"""Sessions kept per event loop, of about 3 MiB each."""
+MAX_IDLE = 256
+"""Sessions kept per event loop, of about 3 MiB each: the episodes of a step end close together."""
 IDLE_S = 60.0
 """How long a session waits for an episode."""
 

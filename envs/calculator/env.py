@@ -41,6 +41,7 @@ class Calculator(Env):
     """`say_fraction` of the questions need no tool; numbers are below `limit`."""
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
     tools: ClassVar[list[dict[str, Any]]] = [TOOL]
     max_turns = 3
 

@@ -50,6 +50,7 @@ class Countdown(ProceduralEnv):
     allowed; `use_all` demands every number."""
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
 
     def __init__(
         self, task: Task, level: int = 1, attempts: int = 2, use_all: bool = False, largest: int = 0

@@ -29,6 +29,7 @@ class Office(ProceduralEnv):
     `level` 1 (one call) to 4 (several goals); `services` are those whose tools are offered."""
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class Support(ProceduralEnv):
     `level` 1 (the customer names the fault) to 4 (three faults and a trying customer)."""
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
     tools: ClassVar[list[dict[str, Any]]] = [
         schema("lookup", "Show a customer's account.", customer="string"),
         schema("send_bill", "Send the open bill to the phone.", customer="string"),

@@ -42,6 +42,7 @@ class Team(ProceduralEnv):
     """
 
     blocking: ClassVar[bool] = False
+    in_worker: ClassVar[bool] = True
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3)
     tools: ClassVar[list[dict[str, Any]]] = [
         schema("ask", "Ask the keeper of a store.", store="string", question="string")

@@ -37,6 +37,14 @@ def test_actions_are_worth_their_reward_and_what_the_slow_copy_says_of_the_next_
     assert found.q_returns.tolist() == found.twin_q_returns.tolist() == [[0.875, 0.875, 0.0, 1.125]]
 
 
+def test_with_lam_a_later_reward_reaches_the_turns_before_it_at_once():
+    # One-step targets 0.875 and 1.125 (above); the second is 0.375 more than the slow copy said, of which the first
+    # turn gets gamma lam = 1/4.
+    found = archer_double_q(batch(), gamma=0.5, lam=0.5)
+    assert found.q_returns.tolist() == found.twin_q_returns.tolist() == [[0.96875, 0.96875, 0.0, 1.125]]
+    assert found.advantages.tolist() == archer_double_q(batch(), gamma=0.5).advantages.tolist()
+
+
 def test_a_state_is_worth_what_the_smaller_slow_head_says_of_the_action():
     # min(0.375, 0.625) and min(0.125, 0).
     assert archer_double_q(batch()).returns.tolist() == [[0.375, 0.375, 0.0, 0.0]]

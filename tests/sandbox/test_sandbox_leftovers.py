@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from asyncrl.sandbox.backends import open_sandbox
+from asyncrl.sandbox.jail import proc
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.jail.uids import COUNT, UidPool, UidsExhausted, usable_range
 from asyncrl.sandbox.protocol import SandboxSpec
@@ -149,6 +150,60 @@ time.sleep(1000)
         taken.add(pool.take())
     assert taken == {1000, 1001, 1002}
     pool.close()
+
+
+def sleeping_as(uid: int) -> subprocess.Popen[str]:
+    """A process of the uid, which its /proc entry hides, and a child of it in a process group of its own."""
+    code = f"""
+import ctypes, os, time
+os.setresuid({uid}, {uid}, {uid})
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+if os.fork() == 0:
+    os.setsid()
+    print("up", flush=True)
+time.sleep(1000)
+"""
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+@needs_root
+def test_killing_a_user_id_ends_all_its_processes_and_no_other():
+    first, _ = usable_range() or (0, 0)
+    mine, other = first + COUNT - 1, first + COUNT - 2
+    with sleeping_as(mine) as victim, sleeping_as(other) as bystander:
+        assert victim.stdout is not None
+        assert bystander.stdout is not None
+        assert (victim.stdout.readline(), bystander.stdout.readline()) == ("up\n", "up\n")
+        children = psutil.Process(victim.pid).children()
+        assert proc.any_of_uid(mine)
+        proc.kill_uid(mine)
+        assert victim.wait(10) == -signal.SIGKILL
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert alive == []
+        assert not proc.any_of_uid(mine)
+        assert proc.any_of_uid(other)
+        assert bystander.poll() is None
+        proc.kill_uid(other)
+        assert bystander.wait(10) == -signal.SIGKILL
+
+
+@needs_root
+def test_a_process_that_has_ended_counts_until_its_parent_has_noticed():
+    first, _ = usable_range() or (0, 0)
+    uid = first + COUNT - 3
+    with sleeping_as(uid) as victim:
+        assert victim.stdout is not None
+        victim.stdout.readline()
+        proc.kill_uid(uid)
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+        assert proc.any_of_uid(uid)
+        victim.wait(10)
+
+
+@pytest.mark.parametrize("uid", sorted({0, os.getuid()}))
+def test_the_own_user_id_and_that_of_root_are_never_killed(uid):
+    with pytest.raises(ValueError, match="not a sandbox's"):
+        proc.kill_uid(uid)
 
 
 @needs_root

@@ -259,16 +259,10 @@ class Launcher:
     def _sweep(self, uid: int) -> None:
         """Kill every process of the uid. Raises `RuntimeError` if one survives for five seconds."""
         deadline = time.monotonic() + 5
-        while proc.pids_of_uid(uid):
+        while proc.any_of_uid(uid):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"processes of sandbox user {uid} survive SIGKILL")
-            # Sent from inside the uid, one call reaches all its processes at once, so none can escape by forking.
-            pid = os.fork()
-            if pid == 0:
-                with contextlib.suppress(OSError):
-                    os.setresuid(uid, uid, uid)
-                    os.kill(-1, signal.SIGKILL)
-                os._exit(0)
+            proc.kill_uid(uid)
             time.sleep(0.001)
             self._reap()
 

@@ -150,19 +150,34 @@ def holds_more_than(root: int, limit_bytes: int, memory_files: bool = False) -> 
     return memory_files and memory_file_bytes(pids) > limit_bytes
 
 
-def pids_of_uid(uid: int) -> list[int]:
-    """Processes whose real uid is `uid`, zombies too."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                # Not the owner of /proc/PID, which is root for a process that has made itself undumpable.
-                for line in _read(f"/proc/{name}/status").splitlines():
-                    if line.startswith(b"Uid:"):
-                        if int(line.split()[1]) == uid:
-                            found.append(int(name))
-                        break
-    return found
+def any_of_uid(uid: int) -> bool:
+    """Return whether there is a process whose real uid is `uid`, a zombie too.
+
+    The kernel says so by its answer to a question about their priority; reading /proc/PID/status of every process takes
+    20 ms on a host with a thousand.
+    """
+    try:
+        os.getpriority(os.PRIO_USER, uid)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_uid(uid: int) -> None:
+    """Send SIGKILL to every process whose real uid is `uid`.
+
+    Sent from inside the uid, one call reaches all its processes at once, so none can escape by forking. Raises
+    `ValueError` for this process's own uid and root's.
+    """
+    if uid in (0, *os.getresuid()):
+        raise ValueError(f"uid {uid} is not a sandbox's")
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def reap_any() -> dict[int, int]:
