@@ -33,10 +33,10 @@ from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weigh
 
 
 def may_share(config: Config) -> bool:
-    """True for a run with one engine that keeps nothing for its trainer, which can be one that other runs have, too."""
+    """True for a run of one policy and one engine that keeps nothing for its trainer: others can have it, too."""
     train = config.train
     keeps = train.router_replay or train.commitments or train.old_policy == "interrupt"
-    return config.engine.count == 1 and not keeps
+    return config.engine.count == 1 and not keeps and not config.policies
 
 
 class SharedEngine:

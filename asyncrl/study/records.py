@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from asyncrl.buffer.proposals import predictions
 from asyncrl.buffer.replica import LEDGER
+from asyncrl.errors import InputError
 from asyncrl.launch.periodic_evaluation import read_evals
 from asyncrl.run.metrics import read_metrics
-from asyncrl.study.study_file import StudyRun
+from asyncrl.study.study_file import Study, StudyRun
 
 CURVE = {
     "reward": "reward/mean",
@@ -49,17 +51,21 @@ class StudyRecords:
         self._found[_key(record["key"])] = record
 
 
-def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def measured(folder: Path, summary: Mapping[str, Any], metric: str = "") -> dict[str, Any]:
     """Return what a record keeps of a finished run with held-out evaluations.
 
     `held_out` and `steps` are lists over time. Rollouts and tokens are all that had been sampled until then, those of
-    dropped groups included; seconds are of training, without the evaluations. `predictions` has a pair for each group
-    that a curriculum proposed: predicted and realised share of successes; without a curriculum there is no such key.
+    dropped groups included; seconds are of training, without the evaluations. `metric` is kept of each step, too.
+    `predictions` has a pair for each group that a curriculum proposed: predicted and realised share of successes;
+    without a curriculum there is no such key. Raises `InputError` if no step has the metric.
     """
     steps = []
+    names: set[str] = set()
     seconds = 0.0
+    curve = CURVE | ({metric: metric} if metric else {})
     for step in read_metrics(folder):
         seconds += step["time/wait_s"] + step["time/train_s"] + step["time/publish_s"]
+        names |= step.keys()
         # A step's number is that of the version it has made.
         passed = {
             "version": step["step"],
@@ -67,8 +73,11 @@ def measured(folder: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
             "tokens": int(step["buffer/tokens_generated"]),
             "seconds": round(seconds, 2),
         }
-        kept = {name: _number(step.get(metric)) for name, metric in CURVE.items()}
+        kept = {name: _number(step.get(known)) for name, known in curve.items()}
         steps.append(passed | {name: value for name, value in kept.items() if value is not None})
+    if metric and not any(metric in step for step in steps):
+        near = get_close_matches(metric, sorted(names), cutoff=0.3)
+        raise InputError(f"metric: no step has a number {metric!r}; near: {', '.join(near) or 'none'}")
     nothing = {"version": 0, "rollouts": 0, "tokens": 0, "seconds": 0.0}
     places = {step["version"]: {name: step[name] for name in nothing} for step in steps} | {0: nothing}
     evals = [
@@ -93,12 +102,19 @@ def success_of(evaluation: Mapping[str, Any]) -> float:
     return float(evaluation["mean"] if success is None else success)
 
 
-def value_of(record: Mapping[str, Any], measure: str, target: float) -> float | None:
-    """Return what a study compares of a run: success after training, or how much training it took until an evaluation
-    reached `target`; None for a run that never did."""
-    if measure == "success":
+def value_of(record: Mapping[str, Any], study: Study) -> float | None:
+    """Return what a study compares of a run: success after training, the mean of its metric over the last fifth of the
+    steps, or how much training it took until an evaluation reached the target; None for a run that has no such value.
+    """
+    if study.measure == "success":
         return float(record["held_out"][-1]["success"])
-    return next((float(one[measure]) for one in record["held_out"] if one["success"] >= target), None)
+    if study.measure == "metric":
+        steps = record["steps"]
+        last = [step[study.metric] for step in steps[-max(1, len(steps) // 5) :] if study.metric in step]
+        return statistics.fmean(last) if last else None
+    return next(
+        (float(one[study.measure]) for one in record["held_out"] if one["success"] >= study.target), None
+    )
 
 
 def mean_over_steps(record: Mapping[str, Any], name: str) -> float | None:

@@ -21,6 +21,7 @@ POINTS = 60
 """Of a mean curve."""
 WORDS = {
     "success": "held-out success after training",
+    "metric": "`{metric}`, last fifth of the steps",
     "rollouts": "rollouts until held-out success reaches {target:g}",
     "tokens": "sampled tokens until held-out success reaches {target:g}",
     "seconds": "seconds of training until held-out success reaches {target:g}",
@@ -86,7 +87,12 @@ def table(study: Study, made: Made) -> str:
         difference = paired_difference(baseline, values) if method != study.compared_with else None
         rows.append((method, tuned, ended, values, difference, len(records) - len(ended)))
     adjusted = iter(holm([row[4].p_value for row in rows if row[4] is not None]))
-    head = ["method", *study.tuning.values, "before", WORDS[study.measure].format(target=study.target)]
+    head = [
+        "method",
+        *study.tuning.values,
+        "before",
+        WORDS[study.measure].format(target=study.target, metric=study.metric),
+    ]
     if study.lower_is_better:
         head += ["reached", "success after", f"success less `{study.compared_with}`, paired"]
     head += [
@@ -178,7 +184,7 @@ def mean_curve(
 def _values(study: Study, made: Made, method: str) -> dict[int, float]:
     """Return what is compared by seed, of the runs of a method that have it."""
     found = {
-        run.seed: value_of(record, study.measure, study.target)
+        run.seed: value_of(record, study)
         for run, record in made
         if run.method == method and "error" not in record
     }

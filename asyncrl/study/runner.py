@@ -35,11 +35,7 @@ def check_study(study: Study) -> None:
         config = run.config()
         if not config.eval.tasks:
             raise ConfigError("eval.tasks: a study compares held-out success, so it must be above 0, got 0")
-        if config.policies:
-            raise ConfigError(
-                f"{run.recipe}: a study trains one policy; got policies {', '.join(config.policies)}"
-            )
-        if study.measure != "success" and not config.eval.every:
+        if study.lower_is_better and not config.eval.every:
             raise ConfigError(
                 f"eval.every: measure = {study.measure!r} needs evaluations while a run trains; set it above 0"
             )
@@ -69,7 +65,7 @@ def compared_runs(study: Study, records: StudyRecords) -> list[StudyRun]:
 def chosen(study: Study, records: StudyRecords, method: str, condition: str) -> Mapping[str, Any] | None:
     """Return the tuned values of a method: those with the best mean; the first of equals. None before they are known.
 
-    Where success is compared, a run that failed counts as 0; else as one that has not reached the target.
+    Where success is compared, a run that failed counts as 0; else it is worse than any other.
     """
     combinations = study.tuned()
     if len(combinations) == 1:
@@ -91,11 +87,11 @@ def chosen(study: Study, records: StudyRecords, method: str, condition: str) -> 
 def _score(study: Study, record: Mapping[str, Any]) -> float:
     """Return how good a run of the tuning is: higher is better."""
     if "error" in record:
-        return float("-inf") if study.lower_is_better else 0.0
-    success: float = record["held_out"][-1]["success"]
+        return 0.0 if study.measure == "success" else float("-inf")
+    value = value_of(record, study)
     if not study.lower_is_better:
-        return success
-    value = value_of(record, study.measure, study.target)
+        return float("-inf") if value is None else value
+    success: float = record["held_out"][-1]["success"]
     # Whoever has not reached the target is worse than all that have, and judged by how near it came.
     return -1e18 * (1 - success) if value is None else -value
 
@@ -145,7 +141,7 @@ def _make(run: StudyRun, shared: SharedEngine | None) -> dict[str, Any]:
                     else AttachedRun(config, run_folder, shared)
                 )
                 summary = made.run()
-            found = measured(path, summary)
+            found = measured(path, summary, run.metric)
         except AsyncRLError as error:
             found = {"error": str(error)[:2000]}
     return {"key": run.key, "wall_s": round(time.monotonic() - start, 1), **found}

@@ -68,11 +68,13 @@ class Study(Section):
     """Runs of each method under each condition, with the seeds 0, 1, ..."""
     baseline: str = ""
     """The method that the others are compared with, seed by seed; empty for the first."""
-    measure: Literal["success", "rollouts", "tokens", "seconds"] = "success"
-    """What is compared: held-out success after training (the reward where an environment gives no verdict), or how much
-    training it takes until an evaluation has reached `target`."""
+    measure: Literal["success", "metric", "rollouts", "tokens", "seconds"] = "success"
+    """What is compared: held-out success after training (the reward where an environment gives no verdict), a metric of
+    the last steps, or how much training it takes until an evaluation has reached `target`."""
+    metric: str = ""
+    """A name in `metrics.jsonl`, of which more is better; for the measure `metric`."""
     target: float = 0.0
-    """Held-out success to be reached; for all measures but `success`, with `eval.every` above 0."""
+    """Held-out success to be reached; for `rollouts`, `tokens` and `seconds`, with `eval.every` above 0."""
     settings: Settings = Field(default_factory=dict)
     """Of all runs."""
     conditions: dict[str, dict[str, Any]] = Field(default={"": {}})
@@ -88,7 +90,12 @@ class Study(Section):
             raise ValueError(
                 f"baseline: there is no method {self.baseline!r}; allowed: {', '.join(self.methods)}"
             )
-        if self.measure != "success" and not self.target:
+        if bool(self.metric) != (self.measure == "metric"):
+            raise ValueError(
+                f"metric: measure = 'metric' names a metric, and no other measure does; got {self.metric!r} with "
+                f"measure = {self.measure!r}"
+            )
+        if self.lower_is_better and not self.target:
             raise ValueError(f"target: measure = {self.measure!r} needs the held-out success to be reached")
         return self
 
@@ -104,7 +111,8 @@ class Study(Section):
 
     @property
     def lower_is_better(self) -> bool:
-        return self.measure != "success"
+        """True for what it takes until `target` is reached."""
+        return self.measure not in ("success", "metric")
 
     def tuned(self) -> list[dict[str, Any]]:
         """Return the combinations of values to be tried; a single empty one without a tuning."""
@@ -125,6 +133,8 @@ class StudyRun:
     overrides: tuple[str, ...]
     folder: str = ""
     """Of the study's file."""
+    metric: str = ""
+    """What the study's record keeps of each step beside the usual."""
 
     @property
     def key(self) -> dict[str, Any]:
@@ -138,6 +148,7 @@ class StudyRun:
             "seed": self.seed,
             "tuned": dict(self.tuned),
             "settings": hashlib.sha256(text.encode()).hexdigest()[:12],
+            **({"metric": self.metric} if self.metric else {}),
         }
 
     def config(self, *further: str) -> Config:
@@ -192,7 +203,7 @@ def study_run(study: Study, method: str, condition: str, seed: int, tuned: Mappi
         *(f"{key}={json.dumps(value)}" for key, value in tuned.items()),
         f"run.seed={seed}",
     ]
-    return StudyRun(method, condition, seed, tuned, recipe, tuple(overrides), study.folder)
+    return StudyRun(method, condition, seed, tuned, recipe, tuple(overrides), study.folder, study.metric)
 
 
 def tuning_runs(study: Study) -> Iterator[StudyRun]:

@@ -4,7 +4,8 @@
 
 Every backend runs the same short program, RUNS times in each round, four at a time; rounds go round-robin over the
 backends, so that a slow moment of the machine meets all of them, and the median round counts. Plain subprocess is
-`subprocess.run` in four threads, without any code of asyncrl. Then SESSIONS sessions are held open at once.
+`subprocess.run` in four threads, without any code of asyncrl. Then SESSIONS sessions are held open at once, and last
+as many episodes at once open a warm session for one program and close it, with and without its being passed on.
 Exit status 1 when bubblewrap makes less than 0.4 or the zygote less than 1.1 of plain subprocess's runs/s.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 
 import psutil
 
+from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.sandbox.backends import AUTO_ORDER, open_sandbox, probe
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Sandbox, SandboxSpec
@@ -139,15 +141,43 @@ async def measure_sessions(name: str, count: int) -> dict[str, float]:
     }
 
 
+async def measure_episodes(count: int, *, passed_on: bool) -> float:
+    """Return the seconds that `count` episodes at once take, after as many others."""
+
+    async def episode() -> None:
+        box = LazySandbox("zygote", SandboxSpec(), warm=True, fresh=not passed_on)
+        try:
+            await one("zygote", await box.open())
+        finally:
+            await box.close()
+
+    await asyncio.gather(*(episode() for _ in range(count)))
+    started = time.perf_counter()
+    await asyncio.gather(*(episode() for _ in range(count)))
+    return time.perf_counter() - started
+
+
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     names = [n for n in ("subprocess", "zygote", *AUTO_ORDER) if (await probe(n)).works]
     speed = await measure_speed(names, arguments.runs, arguments.rounds)
     sessions = {
         n: await measure_sessions(n, arguments.sessions) for n in ("bubblewrap", "zygote") if n in names
     }
+    episodes = {}
+    if "zygote" in names:
+        episodes = {
+            "each its own": await measure_episodes(arguments.sessions, passed_on=False),
+            "passed on": await measure_episodes(arguments.sessions, passed_on=True),
+        }
     await LauncherClient.close_shared()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
-    return {"machine": machine, "at_once": AT_ONCE, "speed": speed, "sessions": sessions}
+    return {
+        "machine": machine,
+        "at_once": AT_ONCE,
+        "speed": speed,
+        "sessions": sessions,
+        "episodes_s": episodes,
+    }
 
 
 def main() -> int:
@@ -166,6 +196,8 @@ def main() -> int:
         print(f"{name:18} {row['runs_per_s']:8.1f} runs/s  {row['of_plain']:5.2f} of plain {latency}")
     for name, row in report["sessions"].items():
         print(f"\n{name}: " + ", ".join(f"{key} {value:.3g}" for key, value in row.items()))
+    for name, seconds in report["episodes_s"].items():
+        print(f"\n{arguments.sessions} episodes at once, warm sessions, {name}: {seconds:.2f} s")
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
     slow = [

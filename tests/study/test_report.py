@@ -138,9 +138,59 @@ def test_a_mean_curve_is_linear_between_evaluations_and_ends_with_the_shortest()
     assert np.allclose(mean, 0.25 + x / 200)
 
 
-def test_effort_is_that_of_the_first_evaluation_at_the_target():
-    study = Study.model_validate(STUDY)
+@pytest.mark.parametrize(
+    ("measured", "value"),
+    [
+        ({"measure": "rollouts", "target": 0.8}, 10.0),
+        ({"measure": "tokens", "target": 0.8}, 100.0),
+        ({"measure": "seconds", "target": 0.8}, 2.0),
+        ({"measure": "tokens", "target": 0.9}, None),
+        ({"measure": "success"}, 0.3),
+        ({"measure": "metric", "metric": "ess"}, 0.5),
+        ({"measure": "metric", "metric": "entropy"}, None),
+    ],
+)
+def test_what_is_compared_of_a_run(measured, value):
+    study = Study.model_validate(STUDY | measured)
     record = record_of(study_run(study, "grpo", "", 0, {}), 0.1, 0.8, 0.3)
-    assert [value_of(record, unit, 0.8) for unit in ("rollouts", "tokens", "seconds")] == [10.0, 100.0, 2.0]
-    assert value_of(record, "tokens", 0.9) is None
-    assert value_of(record, "success", 0.9) == 0.3
+    assert value_of(record, study) == value
+
+
+def test_a_metric_is_compared_by_its_mean_over_the_last_fifth_of_the_steps(records):
+    study = Study.model_validate(STUDY | {"measure": "metric", "metric": "win_rate"})
+    for run in compared_runs(study, records):
+        rates = [0.0] * 8 + ([0.25, 0.5] if run.method == "grpo" else [0.5, 0.75])
+        steps = [{"version": i + 1, "seconds": 1.0 * i, "win_rate": rate} for i, rate in enumerate(rates)]
+        records.append(record_of(run, 0.1, 0.3, steps=steps))
+    made = [(run, records.find(run)) for run in compared_runs(study, records)]
+    header, _, grpo, dapo = table(study, made).splitlines()
+    assert header.startswith(
+        "| method | before | `win_rate`, last fifth of the steps | less `grpo`, paired |"
+    )
+    assert [cell.strip() for cell in grpo.split("|")[2:4]] == [
+        "0.100",
+        "0.375 [0.375, 0.375], 0.375 to 0.375",
+    ]
+    assert [cell.strip() for cell in dapo.split("|")[3:5]] == [
+        "0.625 [0.625, 0.625], 0.625 to 0.625", "+0.250 [+0.250, +0.250]",
+    ]  # fmt: skip
+
+
+def test_the_tuning_takes_the_value_with_the_highest_metric(records):
+    tuning = {"values": {"train.learning_rate": [1e-4, 2e-4, 3e-4]}}
+    study = Study.model_validate(STUDY | {"measure": "metric", "metric": "win_rate", "tuning": tuning})
+    for run in tuning_runs(study):
+        rate = {1e-4: 0.5, 2e-4: 0.75, 3e-4: 0.25}[run.tuned["train.learning_rate"]]
+        # Its success says otherwise.
+        steps = [{"version": 1, "seconds": 1.0, "win_rate": rate}]
+        records.append(record_of(run, 0.1, 1 - rate, steps=steps))
+    assert chosen(study, records, "grpo", "") == {"train.learning_rate": 2e-4}
+
+
+def test_a_run_for_another_metric_is_another_run(records):
+    first = Study.model_validate(STUDY | {"measure": "metric", "metric": "ess"})
+    for run in compared_runs(first, records):
+        records.append(record_of(run, 0.1, 0.3))
+    other = first.model_copy(update={"metric": "entropy"})
+    assert all(records.done(run) for run in compared_runs(first, records))
+    assert not any(records.done(run) for run in compared_runs(other, records))

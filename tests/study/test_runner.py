@@ -85,3 +85,26 @@ rollout.explore = 8
     record = json.loads(line)
     assert "error" not in record, record["error"]
     assert [record["held_out"][place]["version"] for place in (0, -1)] == [0, 3]
+
+
+def test_a_run_of_several_policies_has_its_own_engines_and_a_metric_of_it_is_compared(
+    tiny_model, tmp_path, capfd
+):
+    file = tmp_path / "team.toml"
+    settings, _, methods = STUDY.partition("[methods.grpo]")
+    settings = settings.replace('"calculator_grpo"', '"team_policies"').replace("every = 1", "every = 0")
+    head = 'measure = "metric"\nmetric = "{metric}"\n' + settings
+    file.write_text(head.format(model=tiny_model, metric="reward/mena") + "[methods.grpo]" + methods)
+
+    assert main(["study", str(file), "--only", "grpo"]) == 0
+    said = capfd.readouterr().err
+    assert "starting an engine for" not in said
+    assert "no step has a number 'reward/mena'; near: reward/mean" in said
+
+    file.write_text(head.format(model=tiny_model, metric="reward/mean") + "[methods.grpo]" + methods)
+    assert main(["study", str(file), "--only", "grpo"]) == 0
+    record = json.loads((tmp_path / "team.jsonl").read_text().splitlines()[-1])
+    assert "error" not in record, record["error"]
+    rewards = [step["reward/mean"] for step in record["steps"]]
+    (row,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("| `grpo`")]
+    assert row.split("|")[3].strip().startswith(f"{rewards[-1]:.3f}")

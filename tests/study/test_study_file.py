@@ -114,3 +114,16 @@ def test_a_wrong_study_is_refused_with_the_key_before_any_run(read, old, new, me
     with pytest.raises(ConfigError) as refused:
         check_study(read(FILE.replace(old, new, 1)))
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('measure = "metric"', "metric: measure = 'metric' names a metric"),
+        ('metric = "entropy"', "got 'entropy' with measure = 'success'"),
+        ('measure = "tokens"', "target: measure = 'tokens' needs the held-out success to be reached"),
+    ],
+)
+def test_a_measure_without_what_it_needs_is_refused(read, lines, message):
+    with pytest.raises(ConfigError, match=message):
+        read(lines + "\n" + FILE)
