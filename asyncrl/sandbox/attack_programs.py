@@ -489,3 +489,55 @@ while time.monotonic() < end:
     os.rename("aside", "real")
     time.sleep(0.0003)
 """
+
+LITTER = """
+import os, socket, time
+os.makedirs("a/b/c")
+open("a/b/c/deep", "w").write("x")
+os.symlink("/etc/passwd", "link")
+os.symlink("/etc", "folder")
+os.mkfifo("pipe")
+socket.socket(socket.AF_UNIX).bind("socket")
+open(b"\\xff name", "w").write("x")
+open("/tmp/left", "w").write("x")
+open("/dev/shm/left", "w").write("x")
+try:
+    os.setxattr(".", "user.note", b"x")
+    os.removexattr(".", "user.note")
+except OSError:
+    pass
+os.chmod("a", 0)
+os.chmod(".", 0o777)
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 3)
+            for _ in range(400):
+                open("spy", "a").write("x")
+                time.sleep(0.005)
+        os._exit(0)
+while not os.path.exists("spy"):
+    time.sleep(0.005)
+print("DONE")
+"""
+"""Leaves behind whatever a program can, and processes that go on writing for two seconds."""
+LOOK = """
+import os, stat, time
+time.sleep(0.2)
+for folder in (".", "/tmp", "/dev/shm"):
+    for name in os.listdir(folder):
+        print("LEAK", ascii(f"{folder}/{name}"))
+if stat.S_IMODE(os.stat(".").st_mode) != 0o700:
+    print("LEAK the folder's mode")
+if os.listxattr("."):
+    print("LEAK the folder's attributes")
+for name in os.listdir("/proc"):
+    if name.isdigit() and int(name) != os.getpid():
+        print("LEAK process", name)
+for left in ("/tmp/left", "/dev/shm/left"):
+    if os.path.exists(left):
+        os.unlink(left)
+print("DONE")
+"""
+"""Looks for what `LITTER` has left, and removes what lies outside of the session's folder."""

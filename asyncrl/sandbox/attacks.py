@@ -234,6 +234,20 @@ async def daemons(scene: Scene) -> list[str]:
     return leaks
 
 
+async def episode_before(scene: Scene) -> list[str]:
+    """A session that is passed on must be as new, whatever the programs of the episode before have done."""
+    box = await scene.open()
+    try:
+        leaks_in(await box.exec(code=programs.LITTER))
+        renewed = await box.renew()
+    finally:
+        await box.stop()
+    if renewed is None:
+        raise Inconclusive("the session was not passed on")
+    async with renewed:
+        return leaks_in(await renewed.exec(code=programs.LOOK))
+
+
 async def links(scene: Scene) -> list[str]:
     leaks = []
     async with await scene.open() as box:
@@ -338,6 +352,8 @@ class Attack:
     function: Callable[[Scene], Awaitable[list[str]]]
     own_kernel_only: bool = False
     """Does not apply to a backend whose system calls another kernel answers."""
+    passed_on_only: bool = False
+    """Applies only to a backend whose sessions are passed on to the next episode."""
 
 
 ATTACKS = (
@@ -362,6 +378,7 @@ ATTACKS = (
     Attack("writes outside", Guarantee.HOST_FILES, outside_writes),
     Attack("namespaces and rare system calls", Guarantee.KERNEL_SURFACE, system_calls, own_kernel_only=True),
     Attack("daemonised leftovers", Guarantee.NO_LEFTOVERS, daemons),
+    Attack("leftovers of the episode before", Guarantee.NO_LEFTOVERS, episode_before, passed_on_only=True),
     Attack("kernel objects of other sessions", Guarantee.NO_LEFTOVERS, kernel_objects),
     Attack("links and paths on read and write", Guarantee.HOST_FILES, links),
     Attack("links swapped while reading", Guarantee.HOST_FILES, link_race),
@@ -371,8 +388,13 @@ ATTACKS = (
 
 def attacks_on(backend: str, only: Sequence[str] = ()) -> list[Attack]:
     """The attacks that concern a backend, or those of them whose name contains one of `only`."""
-    other_kernel = Guarantee.HOST_KERNEL in backend_class(backend).guarantees
-    concern = [attack for attack in ATTACKS if not (other_kernel and attack.own_kernel_only)]
+    attacked = backend_class(backend)
+    other_kernel = Guarantee.HOST_KERNEL in attacked.guarantees
+    concern = [
+        attack
+        for attack in ATTACKS
+        if not (other_kernel and attack.own_kernel_only) and (attacked.renews or not attack.passed_on_only)
+    ]
     return [a for a in concern if not only or any(text in a.name for text in only)]
 
 

@@ -53,6 +53,9 @@ class IdleSessions:
         renewed = None
         if isinstance(box, ZygoteSandbox) and len(self._boxes) < MAX_IDLE:
             renewed = await box.renew()
+        if renewed is not None and len(self._boxes) >= MAX_IDLE:
+            # Others have come meanwhile.
+            box, renewed = renewed, None
         if renewed is None:
             await box.stop()
             return

@@ -207,6 +207,8 @@ class Sandbox(abc.ABC):
     """As in the configuration."""
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset()
     """What it guarantees where it works fully; `probe` says what is missing here."""
+    renews: ClassVar[bool] = False
+    """Whether `renew` can give another session."""
 
     @classmethod
     @abc.abstractmethod
@@ -264,6 +266,13 @@ class Sandbox(abc.ABC):
     @abc.abstractmethod
     async def stop(self) -> None:
         """End every process and remove every file of the session. Idempotent; safe after a failed `start`."""
+
+    async def renew(self) -> Sandbox | None:
+        """End this session and return one as new with the same spec, which takes over what was slow to start.
+
+        None where that cannot be done, which leaves the session to `stop`. Who holds this one cannot reach the other.
+        """
+        return None
 
     async def __aenter__(self) -> Self:
         return self

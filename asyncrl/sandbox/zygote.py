@@ -45,6 +45,7 @@ module.main()
 
 class ZygoteSandbox(BubblewrapSandbox):
     name: ClassVar[str] = "zygote"
+    renews: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,10 +107,10 @@ class ZygoteSandbox(BubblewrapSandbox):
             self._folder = -1
 
     async def renew(self) -> ZygoteSandbox | None:
-        """End this session and return one as new with the same spec, which takes over its interpreter.
+        """See `Sandbox`: the interpreter goes on.
 
-        Returns None, and leaves the session to `stop`, if other programs than Python code have run in it, if one still
-        runs, or if its folder cannot be emptied.
+        None if other programs than Python code have run in the session, if one still runs, or if its folder cannot be
+        emptied.
         """
         if not self.running or not self._only_jobs or self._jobs or self._proxy is not None:
             return None

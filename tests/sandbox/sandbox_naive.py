@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import shutil
 import signal
@@ -54,6 +55,7 @@ class NaiveProcess(SandboxProcess):
 class NaiveSandbox(BaseSandbox):
     name: ClassVar[str] = "naive"
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset()
+    renews: ClassVar[bool] = True
     leaked: ClassVar[list[int]] = []
     spawned: ClassVar[list[asyncio.subprocess.Process]] = []
 
@@ -151,6 +153,12 @@ class NaiveSandbox(BaseSandbox):
                 file.write(data)
         except OSError as error:
             raise InputError(str(error)) from error
+
+    async def renew(self) -> NaiveSandbox:
+        # Its files and programs are the next session's.
+        renewed = copy.copy(self)
+        self._path = ""
+        return renewed
 
     async def stop(self) -> None:
         # Programs still running are forgotten, and so are their pipes.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import textwrap
 
 import psutil
 import pytest
 
 from asyncrl.errors import ConflictError
+from asyncrl.sandbox import attack_programs as programs
 from asyncrl.sandbox import idle
+from asyncrl.sandbox.attack_scene import leaks_in
 from asyncrl.sandbox.idle import IdleSessions
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Limits, SandboxSpec
@@ -18,40 +19,6 @@ from asyncrl.sandbox.zygote import ZygoteSandbox
 from tests.sandbox.conftest import run_async, working
 
 SPEC = SandboxSpec(limits=Limits(wall_s=10.0))
-
-LITTER = """
-    import os, socket, time
-    os.makedirs("a/b/c")
-    open("a/b/c/deep", "w").write("x")
-    os.symlink("/etc/passwd", "link")
-    os.symlink("/etc", "folder")
-    os.mkfifo("pipe")
-    socket.socket(socket.AF_UNIX).bind("socket")
-    open(b"\\xff name", "w").write("x")
-    open("/tmp/left", "w").write("x")
-    open("/dev/shm/left", "w").write("x")
-    os.chmod("a", 0)
-    os.chmod(".", 0o777)
-    for _ in range(3):
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                os.closerange(0, 3)
-                while True:
-                    open("spy", "a").write("x")
-                    time.sleep(0.005)
-            os._exit(0)
-"""
-LOOK = """
-    import os, stat, time
-    time.sleep(0.2)
-    print(sorted(os.listdir(".")), os.listdir("/tmp"), os.listdir("/dev/shm"), oct(stat.S_IMODE(os.stat(".").st_mode)))
-    print(os.listxattr("."), [name for name in os.listdir("/proc") if name.isdigit()])
-"""
-
-
-def program(text: str) -> str:
-    return textwrap.dedent(text)
 
 
 async def started(spec: SandboxSpec = SPEC) -> ZygoteSandbox:
@@ -68,15 +35,26 @@ def zygote() -> str:
 def test_the_next_program_finds_a_new_folder_and_no_process():
     async def body():
         box = await started()
-        assert (await box.exec(code=program(LITTER))).ok
+        assert (await box.exec(code=programs.LITTER)).ok
         renewed = await box.renew()
         assert renewed is not None
         try:
-            return (await renewed.exec(code=program(LOOK))).text
+            return (await renewed.exec(code=programs.LOOK)).text
         finally:
             await renewed.stop()
 
-    assert run_async(body) == "[] [] [] 0o700\n[] ['1']\n"
+    assert run_async(body) == "DONE\n"
+
+
+def test_without_emptying_the_folder_the_same_look_finds_what_was_left():
+    async def body():
+        async with await started() as box:
+            await box.exec(code=programs.LITTER)
+            return leaks_in(await box.exec(code=programs.LOOK))
+
+    found = run_async(body)
+    names = ["a", "folder", "link", "pipe", "socket", "spy", "\udcff name"]
+    assert {*(ascii(f"./{name}") for name in names), "the folder's mode"} == set(found)
 
 
 def test_attributes_on_the_folder_do_not_reach_the_next_program():
@@ -101,11 +79,11 @@ def test_a_program_that_ran_out_of_time_does_not_reach_the_next_one():
         renewed = await box.renew()
         assert renewed is not None
         try:
-            return (await renewed.exec(code=program(LOOK))).text
+            return (await renewed.exec(code=programs.LOOK)).text
         finally:
             await renewed.stop()
 
-    assert run_async(body) == "[] [] [] 0o700\n[] ['1']\n"
+    assert run_async(body) == "DONE\n"
 
 
 def test_who_still_holds_the_session_before_cannot_use_it():
