@@ -12,6 +12,7 @@ from asyncrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
+    from asyncrl.study.study_file import Study
 
 
 def add(subparsers: Subparsers) -> None:
@@ -44,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
         if args.seeds < 1:
             raise ConfigError(f"--seeds: must be at least 1, got {args.seeds}")
         study = study.model_copy(update={"seeds": args.seeds})
-    only = [name for name in args.only.split(",") if name]
-    if unknown := [name for name in only if name not in study.methods]:
-        raise ConfigError(f"--only: no method {unknown[0]!r}; allowed: {', '.join(study.methods)}")
+    only = named_methods(args.only, study)
     check_study(study)
     folder = args.out or args.file.absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +62,17 @@ def run(args: argparse.Namespace) -> int:
     print(text)
     _say(f"written: {page}, {figure}, {records.path}")
     return 0
+
+
+def named_methods(text: str, study: Study) -> list[str]:
+    """Return the methods that `--only` names, with commas between them. Raises `ConfigError` for one that is none."""
+    if text in study.methods:
+        # Its name may contain a comma.
+        return [text]
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in study.methods]:
+        raise ConfigError(f"--only: no method {unknown[0]!r}; allowed: {'; '.join(study.methods)}")
+    return names
 
 
 def _say(text: str) -> None:
