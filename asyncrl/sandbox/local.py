@@ -190,6 +190,10 @@ class LocalSandbox(BaseSandbox):
             await self._launcher.request({"op": "close", "session": self._session})
         if self._proxy is not None:
             await self._proxy.stop()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the session's descriptor: all that is to be done once event loop and launcher have ended."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1

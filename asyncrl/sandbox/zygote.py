@@ -100,12 +100,6 @@ class ZygoteSandbox(BubblewrapSandbox):
         ended = self._launcher.closed or self._channel.closed or self._zygote_ended.done()
         return self._stopping is None and not ended
 
-    def abandon(self) -> None:
-        """Close the descriptors of a session whose event loop has ended, and with it its launcher."""
-        if self._folder >= 0:
-            os.close(self._folder)
-            self._folder = -1
-
     async def renew(self) -> ZygoteSandbox | None:
         """See `Sandbox`: the interpreter goes on.
 
