@@ -135,6 +135,65 @@ class EnvConfig(Section):
         return self
 
 
+class DataSource(Section):
+    """Rows to read: a local file or folder, or a data set of the hub."""
+
+    path: str = Field(min_length=1)
+    """A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, also with .gz or .zst), a folder of them or one that
+    `datasets` saved, or a name on the hub such as "openai/gsm8k"."""
+    config: str = ""
+    """Configuration (subset) of a data set of the hub."""
+    split: str = ""
+    """Split of the hub or of a saved folder; empty is "train" for training, and the one that is there for files."""
+    revision: str = ""
+    """Commit, branch or tag of the hub."""
+    weight: float = Field(0.0, ge=0)
+    """Share of the rows drawn from this source among those of several, relative to the others' weights; 0 for all takes
+    every row of all sources once an epoch."""
+
+
+Sources = str | DataSource | list[str | DataSource]
+
+
+class DataConfig(Section):
+    """Your own data set as tasks: which rows are trained on, which are held out, and what of a row is prompt and
+    answer (docs/data.md)."""
+
+    set: str = ""
+    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (`asyncrl data list`), such as
+    "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
+    train: Sources = ""
+    """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision` and `weight`, or a
+    list of them."""
+    heldout: Sources = ""
+    """Rows for evaluation, which are never trained on, in the same forms."""
+    heldout_share: float = Field(0.05, ge=0, lt=1)
+    """Share of the prompts of `train` that is held out where there are no other held-out rows."""
+    prompt: str = ""
+    """The user's message, with columns in braces such as "{question}", or the name of a column that holds a text or a
+    list of messages. Empty takes that of the set, or the column called messages, prompt, question or problem."""
+    system: str = ""
+    """System message before it, which may have columns in braces, too."""
+    answer: str = ""
+    """Column with the right answer, which the reward reads as `answer`; or columns in braces."""
+    images: str = ""
+    """Column with an image or a list of images, shown before the prompt."""
+    reward: str | list[str | dict[str, Any]] = ""
+    """What scores an answer (docs/rewards.md): "math", "exact", ..., "my.py:f", or a list of these with weights. Empty
+    takes that of the set."""
+    max_prompt_tokens: int = Field(0, ge=0)
+    """Leave out rows whose prompt has more tokens, without what the chat template adds; 0 keeps all."""
+    dedupe: bool = False
+    """Leave out training rows whose prompt stands in an earlier row, or in a held-out one. Without it, a held-out
+    prompt among the training rows is refused."""
+    limit: int = Field(0, ge=0)
+    """Rows to train on at most, the first ones; 0 for all."""
+    shuffle: bool = True
+    """Take the rows of each epoch in an order of its own. False keeps their order."""
+    seed: Seldom[int] = Field(0, ge=0)
+    """Of that order, of the draws among weighted sources, and of the held-out share."""
+
+
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
 """Methods of speculative decoding with a drafter that has weights of its own."""
 
