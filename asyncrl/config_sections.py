@@ -104,7 +104,8 @@ class EnvConfig(Section):
     """The environment and where its sessions run."""
 
     name: str
-    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, or "agent" (docs/gateway.md)."""
+    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, "agent" (docs/gateway.md), or a known
+    data set such as "gsm8k". Left out where `data` has rows, it follows from them (docs/data.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment itself, passed to its constructor and its list of tasks."""
     task_file: str = ""
@@ -171,11 +172,13 @@ class DataConfig(Section):
     """Share of the prompts of `train` that is held out where there are no other held-out rows."""
     prompt: str = ""
     """The user's message, with columns in braces such as "{question}", or the name of a column that holds a text or a
-    list of messages. Empty takes that of the set, or the column called messages, prompt, question or problem."""
-    system: str = ""
-    """System message before it, which may have columns in braces, too."""
+    list of messages. Empty takes that of the set, or the column called messages, prompt, question or problem with what
+    belongs to it, such as a passage and choices."""
+    system: str | None = None
+    """System message before it, which may have columns in braces, too; "" for none. Left out, that of the set."""
     answer: str = ""
-    """Column with the right answer, which the reward reads as `answer`; or columns in braces."""
+    """Column with the right answer, which the reward reads as `answer`; or columns in braces. Empty takes that of the
+    set, or the column called answer, expected_answer, solution or ground_truth."""
     images: str = ""
     """Column with an image or a list of images, shown before the prompt."""
     reward: str | list[str | dict[str, Any]] = ""
