@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.rows.source import Rows
-from asyncrl.rows.template import CONVERSATIONS, Template, fill
+from asyncrl.rows.data import MESSAGES, Part
+from asyncrl.rows.template import ANSWER, CONVERSATIONS, FIELD, fill
 from asyncrl.train.demonstrations import Demonstration
 from asyncrl.types import Message
 
@@ -26,109 +27,93 @@ COMPLETION = "completion"
 REWARD = "reward"
 SPOKEN_BY = {"human": "user", "gpt": "assistant", "function_response": "tool", "observation": "tool"}
 """Roles of ShareGPT's form whose names differ."""
-ROLES = ("system", "developer", "user", "assistant", "tool")
+SYSTEM = ("system", "developer")
+ROLES = (*SYSTEM, "user", "assistant", "tool")
 WEIGHT = "weight"
 
 
 class Conversations:
-    """The rows of one source as conversations, made when they are asked for.
+    """Rows of one source as conversations, made when they are asked for.
 
-    prompt, completion, system: as in `[sft]` and `[data]`; min_reward: see `SftConfig`. Raises `ConfigError` for
+    part: which rows, and what of them is the prompt. completion, min_reward: as in `[sft]`. Raises `ConfigError` for
     columns that are not there.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        prompt: str = "",
-        completion: str = "",
-        system: str = "",
-        min_reward: float | None = None,
-    ) -> None:
-        self.rows = rows
-        self._min_reward = min_reward
-        columns = rows.columns
+    def __init__(self, part: Part, completion: str = "", min_reward: float | None = None) -> None:
+        self._part, self._min_reward = part, min_reward
+        self.name, columns = part.rows.name, part.rows.columns
+        there = f"there are: {', '.join(columns)}"
         if min_reward is not None and REWARD not in columns:
-            raise ConfigError(
-                f"sft.min_reward: {rows.name} has no column {REWARD!r}; there are: {', '.join(columns)}"
-            )
+            raise ConfigError(f"sft.min_reward: {self.name} has no column {REWARD!r}; {there}")
         self._completion = completion or (COMPLETION if COMPLETION in columns else "")
         whole = next((name for name in CONVERSATIONS if name in columns), "")
-        self._whole = prompt if prompt in CONVERSATIONS else whole if not prompt else ""
-        if self._completion:
-            self._whole = ""
-        self._system = system
-        self._template = None
-        if not self._whole:
-            self._template = Template(rows.name, columns, prompt, system, "")
-            if self._completion:
-                self._check_completion(columns)
-            elif not self._template.answer:
-                raise ConfigError(
-                    f"sft.completion: {rows.name} has neither messages nor a completion nor a right answer; name what "
-                    f"the model is to write; there are: {', '.join(columns)}"
-                )
+        self._whole = "" if self._completion else whole
+        if self._completion and self._completion not in columns:
+            used = [name.partition(".")[0] for name in FIELD.findall(self._completion) if name]
+            missing = next((name for name in used or [self._completion] if name not in columns), None)
+            if missing is not None:
+                hint = "" if used else "; a text names columns in braces"
+                raise ConfigError(f"sft.completion: {self.name} has no column {missing!r}{hint}; {there}")
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._part.kept)
 
     def __iter__(self) -> Iterator[tuple[str, Demonstration]]:
         """Yield where each row is, for errors, and its conversation; rows below `min_reward` are left out.
 
         Raises `InputError` naming the row and what was expected.
         """
-        for index in range(len(self.rows)):
-            row = self.rows[index]
-            if self._min_reward is not None and not self._earned(row, index) >= self._min_reward:
-                continue
-            yield self.rows.where(index), self._made(row, index)
+        for index in map(int, self._part.kept):
+            row = self._part.rows[index]
+            if self._min_reward is None or self._earned(row, index) >= self._min_reward:
+                yield self._part.rows.where(index), self._made(row, index)
 
     def first(self) -> Demonstration:
         """Return the first conversation, to see that rows can be read. Raises `InputError`."""
         for _, conversation in self:
             return conversation
-        raise InputError(f"sft.data: {self.rows.name}: no row has a reward of {self._min_reward:g} or more")
+        raise InputError(f"sft.data: {self.name}: no row has a reward of {self._min_reward:g} or more")
 
     def _made(self, row: Mapping[str, Any], index: int) -> Demonstration:
         try:
             messages = self._messages(row)
             tools = _objects("tools", row.get("tools"))
             check_order(messages)
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            problem = f"has no {error}" if isinstance(error, KeyError) else str(error)
-            raise InputError(f"{self.rows.where(index)}: {problem}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"column {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"{self._part.rows.where(index)}: {problem}") from error
         return Demonstration(messages, tools, float(row.get(REWARD, 0.0) or 0.0))
 
     def _messages(self, row: Mapping[str, Any]) -> list[Message]:
-        if self._template is None:
+        data = self._part.read(row)
+        opening: list[Message] = data[MESSAGES]
+        if self._whole:
             messages = as_messages(self._whole, row[self._whole])
-            if self._system and messages and messages[0]["role"] not in ("system", "developer"):
-                messages.insert(0, {"role": "system", "content": fill(self._system, row)})
-            return messages
-        opening = self._template.messages(row)
-        return [*opening, *self._answer(row, self._template)]
+            added = opening[0]["role"] == "system" and messages[:1] != opening[:1]
+            return [*(opening[:1] if added and messages[0]["role"] not in SYSTEM else []), *messages]
+        return [*opening, *self._answer(row, data)]
 
-    def _answer(self, row: Mapping[str, Any], template: Template) -> list[Message]:
+    def _answer(self, row: Mapping[str, Any], data: Mapping[str, Any]) -> list[Message]:
         if not self._completion:
-            found: Any = template.right_answer(row)
+            found = data.get(ANSWER)
+            if found is None:
+                raise ValueError(
+                    "has neither messages nor a completion nor a right answer; name what the model is to write by "
+                    "sft.completion"
+                )
         else:
             found = row[self._completion] if self._completion in row else fill(self._completion, row)
         if isinstance(found, list):
-            return as_messages(self._completion, found)
-        if found is None or (text := found if isinstance(found, str) else str(found)) == "":
+            return as_messages(self._completion or ANSWER, found)
+        text = found if isinstance(found, str) else fill("{text}", {"text": found})
+        if not text.strip():
             raise ValueError("has an empty completion")
         return [{"role": "assistant", "content": text}]
-
-    def _check_completion(self, columns: Sequence[str]) -> None:
-        """Refuse a template of columns that are not there, and one of none."""
-        if self._completion in columns:
-            return
-        Template(self.rows.name, columns, self._completion, "", "")
 
     def _earned(self, row: Mapping[str, Any], index: int) -> float:
         found = row.get(REWARD)
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise InputError(f"{self.rows.where(index)}: {REWARD}: must be a number, got {found!r:.80}")
+            raise InputError(f"{self._part.rows.where(index)}: {REWARD}: must be a number, got {found!r:.80}")
         return float(found)
 
 
@@ -158,9 +143,11 @@ def check_order(messages: Sequence[Message]) -> None:
     """Raise `ValueError` for a conversation that nothing can be learned from, or that no chat template can write."""
     if not messages or messages[0]["role"] == "assistant":
         raise ValueError("a conversation must begin with a message of the system or the user")
-    for before, message in zip(messages, messages[1:], strict=False):
+    for before, message in pairwise(messages):
         if before["role"] == message["role"] == "assistant":
-            raise ValueError("two messages of the assistant follow each other; expected: one answer to each message")
+            raise ValueError(
+                "two messages of the assistant follow each other; expected: one answer to each message"
+            )
     if not any(learned(message) for message in messages):
         raise ValueError("has no message of the assistant to learn from")
 
@@ -186,7 +173,9 @@ def _objects(column: str, found: Any) -> list[dict[str, Any]]:
         try:
             found = json.loads(found)
         except ValueError as error:
-            raise TypeError(f"{column}: must be a list of objects, got text that is no JSON: {error}") from error
+            raise TypeError(
+                f"{column}: must be a list of objects, got text that is no JSON: {error}"
+            ) from error
     if found in (None, ""):
         return []
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.progress import progress
 from asyncrl.train.demonstrations import Demonstration, Encoded, encode
 from asyncrl.train.supervised.conversations import WEIGHT, learned
-
-SAY_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +33,35 @@ def encode_rows(
     max_length: int,
     limit: int = 0,
     total: int = 0,
-    say: Callable[[str], None] = lambda line: None,
 ) -> Examples:
     """Return the tokens of conversations, rendered by the model's own template; rows beyond `max_length` are left out.
 
-    limit: take so many rows at most, 0 for all. total: how many there are, for the lines of progress that `say` gets.
-    Raises `InputError` naming a row that the template refuses, and where no row is left.
+    limit: take so many rows at most, 0 for all. total: how many there are, for the lines of progress. Raises
+    `InputError` naming a row that the template refuses, and where no row is left.
     """
     rows: list[Encoded] = []
-    longest = num_long = number = 0
-    said = time.monotonic()
-    for number, (where, conversation) in enumerate(conversations, 1):
-        try:
-            row = encode_conversation(renderer, conversation)
-        except (InputError, ConfigError) as error:
-            raise InputError(f"{where}: {error}") from error
-        longest = max(longest, len(row.ids))
-        if len(row.ids) > max_length:
-            num_long += 1
-        else:
-            rows.append(row)
-        if time.monotonic() - said > SAY_EVERY_S:
-            said = time.monotonic()
-            say(f"sft: {number}{f' of {total}' if total else ''} rows read")
-        if limit and len(rows) == limit:
-            break
+    longest = num_long = 0
+    with progress("sft: making tokens of", min(limit, total) if limit else total, "rows") as advance:
+        for where, conversation in conversations:
+            try:
+                row = encode_conversation(renderer, conversation)
+            except (InputError, ConfigError) as error:
+                raise InputError(f"{where}: {error}") from error
+            longest = max(longest, len(row.ids))
+            if len(row.ids) > max_length:
+                num_long += 1
+            else:
+                rows.append(row)
+            advance(1)
+            if limit and len(rows) == limit:
+                break
     if not rows:
-        why = f"all {number} rows have more than {max_length} tokens (the longest {longest})" if number else "none is left"
-        raise InputError(f"sft: no row to learn from: {why}; raise sft.max_length or engine.max_model_len")
+        why = (
+            f"all {num_long} have more than {max_length} tokens (the longest {longest})"
+            if num_long
+            else "there is none"
+        )
+        raise InputError(f"sft: no row to learn from: {why}; see sft.max_length and engine.max_model_len")
     return Examples(rows, num_long)
 
 
@@ -99,21 +98,21 @@ def _turns(mask: Sequence[bool]) -> list[tuple[int, int]]:
 def pack(lengths: Sequence[int], size: int) -> list[list[int]]:
     """Return rows put together into bins of up to `size` tokens: best fit, the longest rows first.
 
-    lengths: [B] tokens, none above `size`. A row goes where it leaves the least room, into the oldest such bin; bins
-    are in the order in which they were begun.
+    lengths: [B] tokens, none above `size`. A row goes where it leaves the least room, among equals into the bin that
+    has waited longest; bins are in the order in which they were begun.
     """
     bins: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []
-    """Room and number of each bin, in this order."""
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        place = bisect_left(rooms, (lengths[row], -1))
+    rooms: list[tuple[int, int, int]] = []
+    """Room of each bin, when it came to have it, and the bin's number; in this order."""
+    for time, row in enumerate(sorted(range(len(lengths)), key=lambda row: -lengths[row])):
+        place = bisect_left(rooms, (lengths[row], -1, -1))
         if place == len(rooms):
             bins.append([])
             room, number = size, len(bins) - 1
         else:
-            room, number = rooms.pop(place)
+            room, _, number = rooms.pop(place)
         bins[number].append(row)
-        insort(rooms, (room - lengths[row], number))
+        insort(rooms, (room - lengths[row], time, number))
     return bins
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from asyncrl.config import Config, load_config
 from asyncrl.config_sections import SCRIPTED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.run.checkpoints import MARKER, STATE, checkpoint_path
+from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, init_distributed, leave_distributed
 from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations
@@ -22,7 +20,7 @@ from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.policy import load_policy
 from asyncrl.train.supervised.episodes import check_run, episodes
 from asyncrl.train.supervised.examples import Examples, Schedule, encode_rows, pack
-from asyncrl.train.supervised.sources import chosen_rows, heldout_rows, run_folder
+from asyncrl.train.supervised.sources import open_rows, run_folder
 from asyncrl.train.supervised.trainer import LEARNING_RATE, SupervisedTrainer
 from asyncrl.train.threads import set_threads
 
@@ -42,8 +40,7 @@ def train_supervised(folder: Path) -> Path:
     init_distributed(config.train.stall_timeout_s)
     model = config.model.path
     renderer = load_renderer(model)
-    examples = read_examples(config, renderer)
-    heldout = read_heldout(config, renderer)
+    examples, heldout = read_rows(config, renderer)
     engine = _engine(config)
     first = engine.rank == 0
     checkpointer = Checkpointer(
@@ -62,32 +59,30 @@ def train_supervised(folder: Path) -> Path:
     checkpointer.finish(taken, trainer.state_dict(taken))
     if metrics:
         metrics.close()
-    leave_distributed()
+    if engine.num_ranks > 1:
+        leave_distributed()
     return checkpoint_path(folder / "checkpoints", taken)
 
 
-def read_examples(config: Config, renderer: ChatRenderer) -> Examples:
-    """Return the rows that `[sft]` names, as tokens. Raises `ConfigError` and `InputError`."""
-    sft = config.sft
-    limit = sft.limit
+def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, list[Encoded]]:
+    """Return as tokens the rows that `[sft]` names, and the first held-out ones, if there are any.
+
+    Raises `ConfigError` and `InputError`.
+    """
+    sft, most = config.sft, max_length(config)
     if (run := run_folder(config)) is not None:
         check_run(run, config.model.path)
-        found = list(episodes(run, sft.min_reward, max_length(config)))
+        found = list(episodes(run, sft.min_reward, most))
         if not found:
-            raise InputError(f"sft.data: {run}: no episode of the run is to be learned from; see sft.min_reward")
-        return Examples(found[: limit or None], 0)
+            raise InputError(
+                f"sft.data: {run}: no episode of the run is to be learned from; see sft.min_reward"
+            )
+        return Examples(found[: sft.limit or None], 0), []
     if sft.data == SCRIPTED:
-        return encode_rows(renderer, _scripted(config), max_length(config), limit, sft.episodes, _say)
-    conversations = chosen_rows(config)
-    return encode_rows(renderer, conversations, max_length(config), limit, len(conversations), _say)
-
-
-def read_heldout(config: Config, renderer: ChatRenderer) -> list[Encoded]:
-    """Return the first held-out rows as tokens, none without held-out rows of the same form."""
-    conversations = heldout_rows(config)
-    if conversations is None:
-        return []
-    return encode_rows(renderer, conversations, max_length(config), config.sft.heldout_rows).rows
+        return encode_rows(renderer, _scripted(config), most, sft.limit, sft.episodes), []
+    trained, heldout = open_rows(config)
+    examples = encode_rows(renderer, trained, most, sft.limit, len(trained))
+    return examples, encode_rows(renderer, heldout, most, sft.heldout_rows).rows if heldout else []
 
 
 def max_length(config: Config) -> int:
@@ -100,16 +95,6 @@ def make_schedule(config: Config, lengths: list[int]) -> Schedule:
     sft = config.sft
     bins = pack(lengths, max_length(config)) if sft.packing else [[row] for row in range(len(lengths))]
     return Schedule(bins, sft.batch_size, sft.epochs, sft.steps, sft.shuffle, sft.seed)
-
-
-def save_model(checkpoint: Path, folder: Path) -> Path:
-    """Copy the model of a checkpoint, without what only training needs; `folder` appears whole or not at all."""
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(checkpoint, partial, ignore=shutil.ignore_patterns(STATE, MARKER))
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.replace(folder)
-    return folder
 
 
 def _engine(config: Config) -> TrainEngine:

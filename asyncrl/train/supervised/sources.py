@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from asyncrl.config import Config
-from asyncrl.config_sections import SCRIPTED, TRAINED_ON, DataSource, Sources
+from asyncrl.config_sections import SCRIPTED, TRAINED_ON
 from asyncrl.errors import ConfigError
-from asyncrl.rows.known_sets import known_set, set_of
-from asyncrl.rows.source import read_rows
+from asyncrl.rows.data import Data, Part, open_data
 from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import Conversations
 from asyncrl.train.supervised.episodes import is_run
@@ -18,8 +17,9 @@ from asyncrl.train.supervised.episodes import is_run
 class SeveralRows:
     """The conversations of several sources, one after the other."""
 
-    def __init__(self, parts: Sequence[Conversations]) -> None:
-        self._parts = parts
+    def __init__(self, config: Config, parts: Sequence[Part]) -> None:
+        sft = config.sft
+        self._parts = [Conversations(part, sft.completion, sft.min_reward) for part in parts]
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -28,9 +28,10 @@ class SeveralRows:
         for part in self._parts:
             yield from part
 
-    def first(self) -> list[Demonstration]:
-        """Return the first conversation of each source. Raises `InputError`."""
-        return [part.first() for part in self._parts]
+    def check(self) -> None:
+        """Make the first conversation of each source. Raises `InputError`."""
+        for part in self._parts:
+            part.first()
 
 
 def run_folder(config: Config) -> Path | None:
@@ -40,37 +41,32 @@ def run_folder(config: Config) -> Path | None:
     return path if path is not None and is_run(path) else None
 
 
-def chosen_rows(config: Config) -> SeveralRows:
-    """Return the rows to learn from. Raises `ConfigError` and `InputError`."""
-    data = config.sft.data or TRAINED_ON
-    key = "data.train" if data == TRAINED_ON else "sft.data"
-    sources = config.data.train if data == TRAINED_ON else data
-    if not sources:
-        raise ConfigError(
-            "data.train: must name the rows to learn from (a file, a folder or a data set of the hub), or sft.data must"
-        )
-    return _rows(config, sources, key, config.sft.min_reward)
+def has_rows(config: Config) -> bool:
+    """True where rows of a data set are to be learned from, not the episodes of a run or of a scripted expert."""
+    return config.sft.data != SCRIPTED and run_folder(config) is None
 
 
-def heldout_rows(config: Config) -> SeveralRows | None:
-    """Return the held-out rows whose loss is measured, None without any."""
-    if not config.data.heldout or not config.sft.heldout_rows or config.sft.data == SCRIPTED:
-        return None
-    return _rows(config, config.data.heldout, "data.heldout", None)
+def open_rows(config: Config) -> tuple[SeveralRows, SeveralRows | None]:
+    """Return the rows to learn from, and the held-out ones, None without any. For `has_rows`.
 
-
-def _rows(config: Config, sources: Sources, key: str, min_reward: float | None) -> SeveralRows:
-    listed: Sequence[str | DataSource] = sources if isinstance(sources, list) else [sources]
-    known = known_set(config.data.set or set_of(sources))
+    Raises `ConfigError` and `InputError` for rows that are not there or cannot be read.
+    """
     sft, data = config.sft, config.data
-    prompt = sft.prompt or data.prompt or (known.prompt if known else "")
-    system = data.system if data.system is not None else known.system if known else ""
-    split = "heldout" if key == "data.heldout" else None
-    return SeveralRows(
-        [
-            Conversations(
-                read_rows(source, split=split and "test", key=key), prompt, sft.completion, system, min_reward
+    if sft.data in ("", TRAINED_ON):
+        if not (data.train or data.set):
+            raise ConfigError(
+                "data.train: must name the rows to learn from (a file, a folder or a data set of the hub), or sft.data "
+                "must"
             )
-            for source in listed
-        ]
-    )
+        opened = open_data(data.model_copy(update={"prompt": sft.prompt} if sft.prompt else {}))
+    else:
+        # Held-out rows of the run are another set, perhaps of another form.
+        own = {"train": sft.data, "heldout": "", "heldout_share": 0.0, "set": "", "limit": 0}
+        opened = open_data(data.model_copy(update=own | ({"prompt": sft.prompt} if sft.prompt else {})))
+    return SeveralRows(config, opened.train), _heldout(config, opened)
+
+
+def _heldout(config: Config, opened: Data) -> SeveralRows | None:
+    if not config.sft.heldout_rows or not opened.heldout:
+        return None
+    return SeveralRows(config, opened.heldout)

@@ -1,4 +1,4 @@
-"""The loop of supervised training: steps, held-out loss and checkpoints, on the engine that reinforcement learning has."""
+"""The loop of supervised training: steps, held-out loss and checkpoints, on the engine of reinforcement learning."""
 
 from __future__ import annotations
 
