@@ -34,14 +34,14 @@ def format_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: str | Path, key: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and object of each line of a file of JSON lines, which may be compressed.
 
     Lines end at newlines alone, since the other separators of Unicode may stand inside a JSON text. A byte order mark
-    and carriage returns are skipped, and so are empty lines. Raises `InputError` naming file, line and what is wrong;
-    `ConfigError` for a file that cannot be read.
+    and carriage returns are skipped, and so are empty lines. key: the setting that names the file, for errors. Raises
+    `InputError` naming file, line and what is wrong; `ConfigError` for a file that cannot be read.
     """
-    with _opened(Path(path)) as lines:
+    with _opened(Path(path), key) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _object(line, f"{path}, line {number}")
@@ -68,15 +68,16 @@ def where(path: str, place: int) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _opened(path: Path, key: str = "") -> Iterator[IO[str]]:
     """Open a text file, decompressed; its errors are the user's."""
+    named = f"{key}: {path}" if key else str(path)
     try:
         with _decompressed(path) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8: {error}") from error
+        raise InputError(f"{named}: is not UTF-8: {error}") from error
     except (OSError, EOFError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{named}: cannot be read: {error}") from error
 
 
 def _decompressed(path: Path) -> IO[bytes]:
