@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from asyncrl.env.helper_process import HelperProcess, few_variables
+from asyncrl.helper_process import HelperProcess, few_variables
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError
 from asyncrl.types import Message, Task
