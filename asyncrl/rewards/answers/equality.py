@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from asyncrl.rewards.answers.extraction import boxed
 from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.rewards.answers.quantities import read_canonical, same_quantity
 
 EXPRESSION_CHARACTERS = 1000
 """Longer answers are no expressions; they are right only as the same text."""
 LIST_LENGTH = 64
+DEPTH = 16
+"""Of brackets in brackets; deeper answers are right only as the same text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,19 @@ def plan(gold: str, answer: str) -> Plan:
     left, right = canonical(gold), canonical(answer)
     if not left or not right:
         return False
-    if len(left) > EXPRESSION_CHARACTERS or len(right) > EXPRESSION_CHARACTERS:
+    if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
         return left == right
     return _same(left, right)
+
+
+def never_right(gold: str) -> str | None:
+    """Return why no answer can be right where this is the right one, or None. The gold is judged against itself."""
+    if (why := unreadable(gold)) is not None:
+        return why
+    given = boxed(rf"\boxed{{{gold}}}")
+    if given is None or plan(gold, given) is False:
+        return f"the answer {gold[:80]!r} is not equal to itself in a box"
+    return None
 
 
 def unreadable(gold: str) -> str | None:
@@ -105,6 +118,14 @@ def expression_of(gold: str) -> str | None:
     if len(text) > EXPRESSION_CHARACTERS or _is_plain(text) or _list_of(text) is not None:
         return None
     return text
+
+
+def _depth(text: str) -> int:
+    depth = most = 0
+    for character in text:
+        depth += 1 if character in "([{" else -1 if character in ")]}" else 0
+        most = max(most, depth)
+    return most
 
 
 def _is_plain(text: str) -> bool:
