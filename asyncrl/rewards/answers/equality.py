@@ -75,7 +75,7 @@ _SYMBOL = re.compile(
 )
 _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|cong|doteq)(?![A-Za-z])|~=|≈")
-_OPENING = {"(": ")", "[": "]", "{": "}"}
+_RELATION = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t|eqslant)?(?![A-Za-z])|\\n(?:e|eq)(?![A-Za-z])")
 _AND = re.compile(r"\s+(?:and|or)\s+")
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
@@ -141,7 +141,7 @@ def _is_plain(text: str) -> bool:
 
 def is_words(text: str) -> bool:
     """Whether an answer is words, which are compared as text, rather than a formula."""
-    if _EQUALS.search(text):
+    if len(_sides(text)) > 1:
         return False
     words = [word for word in _WORD.findall(_COMMAND.sub(" ", text)) if word not in _FUNCTIONS]
     if not words:
@@ -168,6 +168,9 @@ def _same(gold: str, answer: str) -> Plan:
     if _has_equation(answer) or _has_equation(gold):
         return _same_equation(gold, answer)
     left, right = _list_of(gold), _list_of(answer)
+    if _RELATION.search(gold) or _RELATION.search(answer):
+        # "x > 5" and "(5, \\infty)".
+        return Ask(gold, answer) if left is None or right is None else _same_list(left, right)
     if left is not None or right is not None:
         return _same_list(left or ("", [gold]), right or ("", [answer]))
     if number is None and is_words(gold) or is_words(answer):
@@ -202,7 +205,19 @@ def _ratio(found: re.Match[str]) -> Fraction | None:
 
 
 def _has_equation(text: str) -> bool:
-    return bool(_EQUALS.search(text) or _APPROXIMATELY.search(text))
+    return len(_sides(text)) > 1 or _APPROXIMATELY.search(text) is not None
+
+
+def _sides(text: str) -> list[str]:
+    """Return what stands between the "=" of a chain, outside brackets."""
+    sides, start, depth, place = [], 0, 0, 0
+    for found in _EQUALS.finditer(text):
+        depth += sum({"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(one, 0) for one in text[place : found.start()])
+        place = found.start()
+        if depth == 0:
+            sides.append(text[start:place])
+            start = found.end()
+    return [*sides, text[start:]]
 
 
 def _same_equation(gold: str, answer: str) -> Plan:
@@ -211,7 +226,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
     left = _list_of(gold)
     if left is not None and right is not None and len(left[1]) == len(right[1]):
         return _same_list(left, right)
-    sides, given = _EQUALS.split(gold), _EQUALS.split(answer)
+    sides, given = _sides(gold), _sides(answer)
     if left is None and right is not None or left is not None and len(given) == 1:
         return False
     if len(sides) == 1:
@@ -231,7 +246,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
 def _same_chain(gold: str, answer: str) -> Plan:
     """Compare a value with a chain: each side of the answer that is no name must be that value."""
     exact, *rounded = _APPROXIMATELY.split(answer)
-    sides = [side.strip() for side in _EQUALS.split(exact)]
+    sides = [side.strip() for side in _sides(exact)]
     values = [side for place, side in enumerate(sides) if side and not (place == 0 and len(sides) > 1 and _is_name(side))]
     if len(sides) == 1 and rounded and _is_name(sides[0]):
         # "x ≈ 0.33" names a value.
@@ -270,6 +285,8 @@ def _list_of(text: str) -> tuple[str, list[str]] | None:
         inner, brackets = text[2:-2], "{}"
     elif text[:1] in ("(", "[") and text[-1:] in (")", "]") and _closes_at_end(text):
         inner, brackets = text[1:-1], text[0] + text[-1]
+    if inner.count(r"\pm") == 1 and not brackets and "," not in inner:
+        return "", [inner.replace(r"\pm", "+").lstrip("+ "), inner.replace(r"\pm", "-")]
     members = _split(inner)
     if members is None or len(members) > LIST_LENGTH:
         return None
