@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from asyncrl.rewards.answers.extraction import boxed
 from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.rewards.answers.quantities import read_canonical, same_quantity
 
 EXPRESSION_CHARACTERS = 1000
 """Longer answers are no expressions; they are right only as the same text."""
 LIST_LENGTH = 64
+DEPTH = 16
+"""Of brackets in brackets; deeper answers are right only as the same text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ _SYMBOL = re.compile(
 )
 _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|cong|doteq)(?![A-Za-z])|~=|≈")
-_OPENING = {"(": ")", "[": "]", "{": "}"}
+_RELATION = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t|eqslant)?(?![A-Za-z])|\\n(?:e|eq)(?![A-Za-z])")
 _AND = re.compile(r"\s+(?:and|or)\s+")
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
@@ -82,9 +85,19 @@ def plan(gold: str, answer: str) -> Plan:
     left, right = canonical(gold), canonical(answer)
     if not left or not right:
         return False
-    if len(left) > EXPRESSION_CHARACTERS or len(right) > EXPRESSION_CHARACTERS:
+    if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
         return left == right
     return _same(left, right)
+
+
+def never_right(gold: str) -> str | None:
+    """Return why no answer can be right where this is the right one, or None. The gold is judged against itself."""
+    if (why := unreadable(gold)) is not None:
+        return why
+    given = boxed(rf"\boxed{{{gold}}}")
+    if given is None or plan(gold, given) is False:
+        return f"the answer {gold[:80]!r} is not equal to itself in a box"
+    return None
 
 
 def unreadable(gold: str) -> str | None:
@@ -107,6 +120,14 @@ def expression_of(gold: str) -> str | None:
     return text
 
 
+def _depth(text: str) -> int:
+    depth = most = 0
+    for character in text:
+        depth += 1 if character in "([{" else -1 if character in ")]}" else 0
+        most = max(most, depth)
+    return most
+
+
 def _is_plain(text: str) -> bool:
     return bool(
         read_canonical(text) is not None
@@ -120,7 +141,7 @@ def _is_plain(text: str) -> bool:
 
 def is_words(text: str) -> bool:
     """Whether an answer is words, which are compared as text, rather than a formula."""
-    if _EQUALS.search(text):
+    if len(_sides(text)) > 1:
         return False
     words = [word for word in _WORD.findall(_COMMAND.sub(" ", text)) if word not in _FUNCTIONS]
     if not words:
@@ -147,6 +168,9 @@ def _same(gold: str, answer: str) -> Plan:
     if _has_equation(answer) or _has_equation(gold):
         return _same_equation(gold, answer)
     left, right = _list_of(gold), _list_of(answer)
+    if _RELATION.search(gold) or _RELATION.search(answer):
+        # "x > 5" and "(5, \\infty)".
+        return Ask(gold, answer) if left is None or right is None else _same_list(left, right)
     if left is not None or right is not None:
         return _same_list(left or ("", [gold]), right or ("", [answer]))
     if number is None and is_words(gold) or is_words(answer):
@@ -181,7 +205,19 @@ def _ratio(found: re.Match[str]) -> Fraction | None:
 
 
 def _has_equation(text: str) -> bool:
-    return bool(_EQUALS.search(text) or _APPROXIMATELY.search(text))
+    return len(_sides(text)) > 1 or _APPROXIMATELY.search(text) is not None
+
+
+def _sides(text: str) -> list[str]:
+    """Return what stands between the "=" of a chain, outside brackets."""
+    sides, start, depth, place = [], 0, 0, 0
+    for found in _EQUALS.finditer(text):
+        depth += sum({"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(one, 0) for one in text[place : found.start()])
+        place = found.start()
+        if depth == 0:
+            sides.append(text[start:place])
+            start = found.end()
+    return [*sides, text[start:]]
 
 
 def _same_equation(gold: str, answer: str) -> Plan:
@@ -190,7 +226,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
     left = _list_of(gold)
     if left is not None and right is not None and len(left[1]) == len(right[1]):
         return _same_list(left, right)
-    sides, given = _EQUALS.split(gold), _EQUALS.split(answer)
+    sides, given = _sides(gold), _sides(answer)
     if left is None and right is not None or left is not None and len(given) == 1:
         return False
     if len(sides) == 1:
@@ -210,7 +246,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
 def _same_chain(gold: str, answer: str) -> Plan:
     """Compare a value with a chain: each side of the answer that is no name must be that value."""
     exact, *rounded = _APPROXIMATELY.split(answer)
-    sides = [side.strip() for side in _EQUALS.split(exact)]
+    sides = [side.strip() for side in _sides(exact)]
     values = [side for place, side in enumerate(sides) if side and not (place == 0 and len(sides) > 1 and _is_name(side))]
     if len(sides) == 1 and rounded and _is_name(sides[0]):
         # "x ≈ 0.33" names a value.
@@ -249,6 +285,8 @@ def _list_of(text: str) -> tuple[str, list[str]] | None:
         inner, brackets = text[2:-2], "{}"
     elif text[:1] in ("(", "[") and text[-1:] in (")", "]") and _closes_at_end(text):
         inner, brackets = text[1:-1], text[0] + text[-1]
+    if inner.count(r"\pm") == 1 and not brackets and "," not in inner:
+        return "", [inner.replace(r"\pm", "+").lstrip("+ "), inner.replace(r"\pm", "-")]
     members = _split(inner)
     if members is None or len(members) > LIST_LENGTH:
         return None

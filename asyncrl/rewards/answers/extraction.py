@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from asyncrl.rewards.answers.normalisation import without_remarks
+from asyncrl.rewards.answers.normalisation import plain_characters, without_remarks
 from asyncrl.rewards.answers.quantities import read_quantity
 
 REASONING = (
@@ -32,7 +32,8 @@ SPAN_CHARACTERS = 400
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s{0,8}(\{|(?=[^\s{}$\\]))|\\[{}\\]|[{}]")
 _BARE = re.compile(r"[^\s${}\\]{1,200}")
 _BETWEEN = re.compile(
-    r"(?:[\s$,;&=~]|\\q?quad|\\[,;:! ()\[\]]|\\\\|\\?\band\b|\bor\b|\\text\s?\{\s{0,4}(?:and|or|,)\s{0,4}\}){0,60}"
+    r"(?:[\s$,;&=~]|\\q?quad|\\[,;:! ()\[\]]|\\\\|\\?\band\b|\bor\b|\\text\s?\{\s{0,4}(?:and|or|,)\s{0,4}\}|"
+    r"(?<![A-Za-z])[A-Za-z](?:_\w)? ?=){0,60}"
 )
 _PLACEHOLDER = {"", "...", "…", r"\ldots", r"\dots", r"\cdots", r"\cdot", "?", "answer", "your answer", "final answer",
                 "your final answer", "the answer", "number", "result", r"\text{answer}", r"\text{your answer}"}  # fmt: skip
@@ -173,14 +174,13 @@ def _plain(text: str) -> str | None:
     lines = [line for line in text[-4000:].splitlines() if line.strip(" *_-#=`")]
     if not lines:
         return None
-    last = without_remarks(lines[-1]).strip()
+    last = plain_characters(without_remarks(lines[-1])).strip()
     for bold in reversed(_BOLD.findall(last)):
         if _is_value(bold.strip(" .:")):
             return str(bold).strip(" .:")
-    if len(lines) == 1 and len(text) < 200 and _is_value(last.strip(" .*_`")):
-        return last.strip(" *_`")
-    if _is_value(last.strip(" .*_`")):
-        return last.strip(" .*_`")
+    whole = _LEAD.sub("", last).strip(" .*_`")
+    if _is_value(whole):
+        return whole
     for line in reversed(lines):
         if (found := _last_in(without_remarks(line))) is not None:
             return found

@@ -85,7 +85,7 @@ class Graders:
             return outcome
         for ask, verdict in verdicts.items():
             # The question was whether this is the number, not what it comes to; the gold asks for no such thing.
-            if verdict == "cut" and _UNDONE.search(ask.answer) and not _UNDONE.search(ask.gold):
+            if verdict == "cut" and _is_undone(ask):
                 known[ask] = False
         if (outcome := settle(wanted, known)) is not None:
             return outcome
@@ -95,7 +95,13 @@ class Graders:
     def _submit(self, ask: Ask, op: str = "") -> concurrent.futures.Future[str]:
         future: concurrent.futures.Future[str] = concurrent.futures.Future()
         number = next(self._numbers)
-        request = {"id": number, "op": op or ("close" if ask.is_close else "equal"), "gold": ask.gold, "answer": ask.answer}
+        request = {
+            "id": number,
+            "op": op or ("close" if ask.is_close else "equal"),
+            "gold": ask.gold,
+            "answer": ask.answer,
+            "patient": not _is_undone(ask),
+        }
         with self._lock:
             process = self._running()
             self._asked[number] = process, future
@@ -145,6 +151,11 @@ class Graders:
         for future in futures:
             if future.set_running_or_notify_cancel():
                 future.set_exception(NotJudged("the math grader ended before its verdict: not judged"))
+
+
+def _is_undone(ask: Ask) -> bool:
+    """Whether the answer leaves a computation to the reader that the right answer does not."""
+    return bool(_UNDONE.search(ask.answer)) and not _UNDONE.search(ask.gold)
 
 
 GRADERS = Graders()

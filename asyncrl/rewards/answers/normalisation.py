@@ -65,6 +65,7 @@ def without_remarks(text: str) -> str:
 def canonical(text: str) -> str:
     """Return an answer as the comparison reads it: without delimiters, sizes, fonts, grouping of digits."""
     text = plain_characters(text).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace(r"\cfrac", r"\frac")
+    text = text.replace("bmatrix}", "pmatrix}").replace("{smallmatrix}", "{pmatrix}")
     text = _ungrouped(text)
     text = _SIZES.sub("", text)
     for _ in range(4):
@@ -91,8 +92,12 @@ def _joined(found: re.Match[str]) -> str:
 
 
 def _digit(character: str) -> str:
-    if character.isascii() or not character.isdecimal():
-        return " " if character.isspace() and character != "\n" else character
+    if character.isascii():
+        return character
+    if not character.isdecimal():
+        # Emoji and check marks say nothing.
+        is_blank = character.isspace() and character != "\n" or unicodedata.category(character) == "So"
+        return " " if is_blank else character
     return str(unicodedata.decimal(character))
 
 
