@@ -141,7 +141,11 @@ def _first_task(config: Config, split: str) -> Task:
     if (found := next(tasks_of(config, split), None)) is not None:
         return found
     if has_rows(config):
-        raise ConfigError("data.heldout: there is no held-out row; name some, or raise data.heldout_share")
+        raise ConfigError(
+            "data.train: missing; name the rows to train on"
+            if split == "train"
+            else "data.heldout: there is no held-out row; name some, or raise data.heldout_share"
+        )
     raise ConfigError(
         f"env.task_file: {env.task_file} has no task of the split {split!r}, nor has {env.name!r}"
     )

@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,12 +103,14 @@ def _object(text: str, place: str) -> dict[str, Any]:
 
 
 def _is_list(path: Path) -> bool:
-    """Whether a .json file is one value over several lines, and not JSON lines."""
+    """Whether a .json file is one value, and not JSON lines."""
     with _opened(path) as file:
-        for line in file:
-            if text := line.strip():
-                return not (text.startswith("{") and text.endswith("}") and _parses(text))
-    return False
+        lines = list(islice((text for line in file if (text := line.strip())), 2))
+    return len(lines) < 2 or not (lines[0].startswith("{") and _parses(lines[0]))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _parses(text: str) -> bool:
@@ -127,13 +130,14 @@ def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise
             raise InputError(f"{path}: no JSON: {error}") from error
     if isinstance(found, dict):
-        lists = [value for value in found.values() if isinstance(value, list)]
-        if len(lists) != 1:
+        lists = [value for value in found.values() if isinstance(value, list) and any(map(_is_object, value))]
+        columns = bool(found) and all(isinstance(value, list) for value in found.values())
+        if len(lists) > 1 or (columns and not lists):
             raise InputError(
                 f"{path}: must hold a list of objects, or an object with one such list; got an object with "
-                f"{', '.join(map(repr, list(found)[:8])) or 'nothing'}"
+                f"{', '.join(map(repr, list(found)[:8]))}"
             )
-        found = lists[0]
+        found = lists[0] if lists else [found]
     if not isinstance(found, list):
         raise InputError(f"{path}: must hold a list of objects, got {type(found).__name__}")
     for number, item in enumerate(found, 1):

@@ -134,11 +134,9 @@ def _of_the_hub(train: Sources) -> bool:
 
 def _filled(settings: DataConfig, name: str, known: KnownSet) -> DataConfig:
     filled: dict[str, Any] = {
-        key: getattr(known, key)
-        for key in ("prompt", "answer", "reward", "system")
-        if getattr(settings, key) in ("", None)
+        key: getattr(known, key) for key in ("prompt", "answer", "reward") if not getattr(settings, key)
     }
-    if settings.prompt and settings.system is None:
+    if settings.system is None and not settings.prompt:
         # A prompt of one's own says itself how to answer.
-        filled.pop("system")
+        filled["system"] = known.system
     return settings.model_copy(update={**filled, "set": name, "dedupe": settings.dedupe or known.dedupe})
