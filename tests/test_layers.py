@@ -37,6 +37,7 @@ LAYERS = [
     {"config_checks", "rows"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
+    {"rewards"},
     {"buffer", "env"},
     {"chat", "evaluation"},
     {"monitor", "rollout", "train"},
@@ -49,7 +50,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "rows", "sandbox", "types", "errors", "envs", "together", "images"}
+ENVS_USE = {"env", "rewards", "rows", "sandbox", "types", "errors", "envs", "together", "images"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError, InputError
+from asyncrl.errors import InputError
+from asyncrl.rows.files import read_json_lines
 from asyncrl.types import Task
 
 KEYS = {"id", "seed", "split", "data"}
+SPLITS = ("train", "heldout")
 
 
 def read_task_file(path: str | Path, env: str) -> list[Task]:
     """Read a task file for `env`.
 
-    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` is required.
+    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` is required. Tasks whose split is
+    "heldout" are for evaluation, those whose split is "train", or left out, are trained on.
     Raises `ConfigError` when the file cannot be read, `InputError` naming file and line when one is broken.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"env.task_file: {path}: cannot be read: {error}") from error
     tasks: list[Task] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, record in read_json_lines(path, key="env.task_file"):
         try:
-            task = _parse(json.loads(line), env)
+            task = _parse(record, env)
         except (ValueError, TypeError) as error:
             raise InputError(f"{path}, line {number}: {error}") from error
         if task.id in seen:
@@ -40,9 +36,7 @@ def read_task_file(path: str | Path, env: str) -> list[Task]:
     return tasks
 
 
-def _parse(record: Any, env: str) -> Task:
-    if not isinstance(record, dict):
-        raise ValueError(f"must be an object, got {type(record).__name__}")
+def _parse(record: dict[str, Any], env: str) -> Task:
     unknown = set(record) - KEYS
     if unknown:
         raise ValueError(f"unknown key {min(unknown)!r}; allowed: {', '.join(sorted(KEYS))}")
@@ -53,4 +47,7 @@ def _parse(record: Any, env: str) -> Task:
         raise ValueError(f"seed: must be an integer, got {seed!r}")
     if not isinstance(data, dict):
         raise ValueError(f"data: must be an object, got {data!r}")
-    return Task(id=str(record["id"]), env=env, seed=seed, split=str(record.get("split", "train")), data=data)
+    split = record.get("split", "train")
+    if split not in SPLITS:
+        raise ValueError(f"split: must be {' or '.join(map(repr, SPLITS))}, got {split!r}")
+    return Task(id=str(record["id"]), env=env, seed=seed, split=split, data=data)
