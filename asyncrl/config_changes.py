@@ -46,7 +46,6 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "eval.samples": (1, "it is always 1; `asyncrl eval --samples` plays more"),
     "sft.num_heads": (None, "it is sft.hidden_size / 32"),
     "sft.vocab_size": (512, "it is always 512"),
-    "sft.seed": (0, "it is always 0"),
 }
 """Keys by the value that is taken in their place, None for one that follows from others, and what to say."""
 
