@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
+from asyncrl.algo.settings import compared, resolve_settings
 from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
 from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
@@ -240,6 +241,15 @@ class Config(Section):
         services = 1 if self.env.services == "auto" else self.env.services
         start = {"rollout": self.rollout.workers, "env": services, "engine": self.engine.count}
         return self.scale.limits.get(role, (0, start[role]))[1]
+
+    @property
+    def no_signal(self) -> frozenset[str]:
+        """What the episodes of a group agree in that the buffer drops for want of a signal; empty where it drops none.
+
+        Raises `ConfigError` for an objective that cannot be."""
+        if self.buffer.drop_no_signal is False:
+            return frozenset()
+        return compared(resolve_settings(self.algo))
 
     @property
     def deterministic(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from asyncrl.algo import signature
 from asyncrl.algo.curation.curricula import FILE_ORDER, Factory, factory
 from asyncrl.algo.needs import KNOWN
-from asyncrl.algo.settings import needed, part_needs, resolve_settings
+from asyncrl.algo.settings import always_signal, needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
     DRAFT_MODELS,
     SCHEDULES,
@@ -59,6 +59,8 @@ class Recipe(Protocol):
     def rollout(self) -> RolloutConfig: ...
     @property
     def buffer(self) -> BufferConfig: ...
+    @property
+    def no_signal(self) -> frozenset[str]: ...
     @property
     def scale(self) -> ScaleConfig: ...
     @property
@@ -802,7 +804,7 @@ def _minimax_problems(recipe: ManyPolicies, name: str) -> Iterator[str]:
         ),
         (
             f"{own}.buffer.drop_no_signal",
-            policy.buffer.drop_no_signal,
+            policy.buffer.drop_no_signal is not False,
             "true",
             "false, or left out",
             "episodes that the game rewards alike differ for the critic",
@@ -941,6 +943,7 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
+    _check_no_signal(recipe, settings)
     _check_early_end(recipe, words)
     _check_long_rows(recipe, words)
     if "slow_values" in words and settings["value"]["trunk"] != "own":
@@ -1019,6 +1022,15 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 
 
+def _check_no_signal(recipe: Recipe, settings: dict[str, Any]) -> None:
+    """Refuse to drop groups that the objective learns from. Raises `ConfigError`."""
+    if recipe.buffer.drop_no_signal and (part := always_signal(settings)):
+        raise ConfigError(
+            f"buffer.drop_no_signal: must be false, or left out, with {part}, which may learn from groups whose "
+            "episodes all earned the same, got true"
+        )
+
+
 def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
     """Refuse an early end of groups that would have had a signal. Raises `ConfigError`."""
     rollout = recipe.rollout
@@ -1029,7 +1041,7 @@ def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
         raise ConfigError(
             f"rollout.decide_after: must be 0, or from 2 to below rollout.group_size={rollout.group_size}, {got}"
         )
-    if not recipe.buffer.drop_no_signal:
+    if not recipe.no_signal:
         raise ConfigError(
             "buffer.drop_no_signal: must be true with rollout.decide_after, which drops groups without a signal before "
             "they are whole"

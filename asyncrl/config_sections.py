@@ -330,8 +330,10 @@ class BufferConfig(Section):
     """Groups that one step trains on."""
     max_staleness: int = Field(1, ge=0)
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
-    drop_no_signal: bool = True
-    """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
+    drop_no_signal: bool | None = None
+    """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
+    others are played in their place. Left out, that is done where the objective allows it; a critic, a teacher, a
+    KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
@@ -493,7 +495,7 @@ class TrainConfig(Section):
     replay_max_age: Seldom[int] = Field(8, ge=1)
     """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
     Fresh groups are held to `buffer.max_staleness` as ever."""
-    collapse_guard: Seldom[bool] = True
+    collapse_guard: Seldom[bool] = False
     """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"

@@ -77,6 +77,32 @@ def check_place(name: str, services: int | Literal["auto"]) -> None:
         )
 
 
+def provided(name: str, config: Mapping[str, Any], where: str = "env.config") -> frozenset[str]:
+    """Return what an environment's steps give, by its class; of one that plays others, what all of these give."""
+    env_class = load_env(name)
+    if name in ELSEWHERE:
+        # What an agent's program reports of its episodes may have components.
+        return frozenset({"components"})
+    inner = list(_inner(env_class, config, where))
+    if not inner:
+        return env_class.provides
+    return frozenset.intersection(*(provided(one, settings, place) for place, one, settings in inner))
+
+
+def check_provided(name: str, config: Mapping[str, Any], needed: Mapping[str, str]) -> None:
+    """Refuse an environment that lacks what an objective reads.
+
+    needed: words of `Env.provides`, each with the key and value that asks for it. Raises `ConfigError`.
+    """
+    given = provided(name, config)
+    for word, key in needed.items():
+        if word not in given:
+            raise ConfigError(
+                f"env.name: {name!r} gives no {word} (`Step.{word}`), which {key} learns from; choose an environment "
+                f'that does, or, if this one gives them, say so in its class: `provides = frozenset({{"{word}"}})`'
+            )
+
+
 def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
     """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
 

@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.algo.registry import did_you_mean
+from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
 from asyncrl.config_checks import check_curriculum, check_minimax, check_objective
 from asyncrl.config_sections import SELF_TEACHER, is_loaded, is_url
-from asyncrl.env.config_check import check_environment, check_place, check_settings, first_task
+from asyncrl.env.config_check import (
+    check_environment,
+    check_place,
+    check_provided,
+    check_settings,
+    first_task,
+)
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.env.tasks import read_task_file
@@ -28,11 +35,13 @@ from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines, check_one_machine
 from asyncrl.launch.tasks import pool_of
+from asyncrl.rollout.answers import has_answer
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.types import Task
 from asyncrl.weights.nixl_agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -47,6 +56,7 @@ def check_recipe(config: Config) -> None:
     """
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_objective(one)
+        check_provided(one.env.name, one.env.config, env_needs(one))
     check_minimax(config)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
@@ -55,6 +65,26 @@ def check_recipe(config: Config) -> None:
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
             load_env(name, "env.limits")
+
+
+def env_needs(config: Config) -> dict[str, str]:
+    """Return what the objective reads of an environment's steps (`Env.provides`), with the key that asks for it."""
+    settings = resolve_settings(config.algo)
+    words = part_needs("advantage", settings["advantage"])
+    asking = f"algo.advantage.name={settings['advantage']['name']!r}"
+    return {word: asking for word in ("components", "matches") if word in words}
+
+
+def check_answers(config: Config, task: Task) -> None:
+    """Refuse an objective that asks how likely the right answer is for a task that has none. Raises `ConfigError`."""
+    for one in (config, *(config.policy(name) for name in config.policies)):
+        settings = resolve_settings(one.algo)
+        if "answers" in needed(settings) and not has_answer(task):
+            raise ConfigError(
+                f"algo.advantage.name: {settings['advantage']['name']!r} reads how likely the right answer is, so "
+                f"each task's data must have it as 'answer', a text or message; task {task.id!r} of "
+                f"{config.env.name!r} has {task.data.get('answer')!r}"
+            )
 
 
 def check_carrier(transfer: str) -> None:
@@ -111,6 +141,7 @@ def check_tasks(config: Config) -> None:
     check_place(env.name, env.services)
     listed = read_task_file(env.task_file, env.name) if env.task_file else None
     task = listed[0] if listed else first_task(env.name, env.config, "train")
+    check_answers(config, task)
     if config.eval.tasks:
         try:
             first_task(env.name, env.config, "heldout")

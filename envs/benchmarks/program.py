@@ -35,6 +35,7 @@ class Program(Env):
     `time_limit_s` is for all of `check`, or for each test. `sandbox` names a backend.
     """
 
+    provides = frozenset({"components"})
     max_turns = 1
 
     def __init__(
