@@ -121,7 +121,7 @@ def test_every_recipe_resolves(recipe):
         assert (config.train.betas, config.run.threads) == ((0.9, 0.999), 1)
         assert config.engine.extra_args == []
         # Of all these recipes one learns more from the groups that are still undecided alone.
-        assert config.buffer.drop_no_signal == (recipe == "countdown_grpo")
+        assert config.no_signal == {"rewards"}
 
 
 def test_there_are_as_many_recipes_as_folders_with_a_page():
