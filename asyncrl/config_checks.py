@@ -218,20 +218,7 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
         return
     yield from _ruled_out(
         f"with engine.pipeline_parallel={stages}",
-        ("lora.rank", recipe.lora.rank > 0, "0", "adapters over stages have not been tried"),
         ("engine.prefill", recipe.engine.prefill > 0, "0", "each stage has a cache of its own layers alone"),
-        (
-            "engine.kv_offload_gib",
-            recipe.engine.kv_offload_gib > 0,
-            "0",
-            "this has not been tried over stages",
-        ),
-        (
-            "engine.speculative.method",
-            recipe.engine.speculative.method != "off",
-            "'off'",
-            "speculation over stages has not been tried",
-        ),
         (
             "train.router_replay",
             recipe.train.router_replay,
@@ -245,6 +232,21 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
             "the first stage has no final hidden states",
         ),
     )
+
+
+def untried(recipe: Recipe) -> list[str]:
+    """Return the combinations of a recipe that nobody has run: no reason is known why they should not work."""
+    stages, policies = recipe.engine.pipeline_parallel > 1, bool(recipe.policies)
+    pairs = {
+        "lora.rank with engine.pipeline_parallel": recipe.lora.rank > 0 and stages,
+        "engine.kv_offload_gib with engine.pipeline_parallel": recipe.engine.kv_offload_gib > 0 and stages,
+        "engine.speculative.method with engine.pipeline_parallel": (
+            recipe.engine.speculative.method != "off" and stages
+        ),
+        "policies with train.tensor_parallel": policies and recipe.train.tensor_parallel > 1,
+        "policies with train.old_policy='interrupt'": policies and recipe.train.old_policy == "interrupt",
+    }
+    return [f"{pair} has not been tried" for pair, given in pairs.items() if given]
 
 
 def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
@@ -654,7 +656,6 @@ def _tensor_parallel_problems(recipe: Recipe) -> Iterator[str]:
             "left out",
             "trainers exchange whole weights of their optimizers",
         ),
-        ("policies", bool(recipe.policies), "left out", "only a run with one trainer has been tried"),
     )
 
 
@@ -696,7 +697,6 @@ def _interruption_problems(recipe: Recipe) -> Iterator[str]:
             "another one",
             "the token at which a branch begins is sampled by no engine",
         ),
-        ("policies", bool(recipe.policies), "left out", "only a run with one trainer has been tried"),
     )
 
 

@@ -172,6 +172,7 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asyncrl.config_checks import untried
     from asyncrl.launch.check import check_run
     from asyncrl.launch.train import TrainRun, describe
     from asyncrl.plan.refuse import check_memory
@@ -186,6 +187,8 @@ def run(args: argparse.Namespace) -> int:
         _print_finished(done, path)
         return 0
     on = _cluster(args, config)
+    for combination in untried(config):
+        print(f"warning: {combination}; if it fails, please report it with the logs", file=sys.stderr)
     check_run(config, alone=on is None)
     if on is None:
         # What is predicted are the GPUs of one machine.

@@ -25,7 +25,7 @@ SHOWN = {
     "gdpo": "learns in 5 seeds, ends below `grpo` ([study](../studies/three_rewards.md))",
     "mc_grpo": "learns in 10 seeds; better than `grpo`: not shown ([study](../studies/small_groups.md))",
 }
-"""What this project's studies show of a preset, with at least five seeds. The others are as published, not shown here."""
+"""What studies of this project show of a preset, with five seeds or more. The others: as published, not shown here."""
 
 
 def preset_table() -> str:
