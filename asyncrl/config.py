@@ -50,6 +50,7 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
+from asyncrl.textfile import read_text, read_toml
 
 RESTART_S = 120.0
 """How long calls wait for a service that starts again."""
@@ -389,8 +390,7 @@ def _find_base(name: Any, recipe: Path) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        return json.loads(read_text(path)) if path.suffix == ".json" else read_toml(path)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except (ValueError, OSError) as error:

@@ -31,6 +31,7 @@ LAYERS = [
         "clock",
         "images",
         "image_processor",
+        "textfile",
     },
     {"algo"},
     {"config_sections", "config_changes"},
@@ -49,7 +50,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images"}
+ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images", "textfile"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError, InputError
+from asyncrl.errors import InputError
+from asyncrl.textfile import json_records
 from asyncrl.types import Task
 
 KEYS = {"id", "seed", "split", "data"}
@@ -18,31 +18,25 @@ def read_task_file(path: str | Path, env: str) -> list[Task]:
     Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` is required.
     Raises `ConfigError` when the file cannot be read, `InputError` naming file and line when one is broken.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"env.task_file: {path}: cannot be read: {error}") from error
     tasks: list[Task] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, record in json_records(path, "env.task_file"):
         try:
-            task = _parse(json.loads(line), env)
+            task = _parse(record, env)
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
+            raise InputError(f"env.task_file: {path}, line {number}: {error}") from error
         if task.id in seen:
-            raise InputError(f"{path}, line {number}: id {task.id!r} stands on line {seen[task.id]} already")
+            raise InputError(
+                f"env.task_file: {path}, line {number}: id {task.id!r} stands on line {seen[task.id]} already"
+            )
         seen[task.id] = number
         tasks.append(task)
     if not tasks:
-        raise InputError(f"{path}: holds no task")
+        raise InputError(f"env.task_file: {path}: holds no task")
     return tasks
 
 
-def _parse(record: Any, env: str) -> Task:
-    if not isinstance(record, dict):
-        raise ValueError(f"must be an object, got {type(record).__name__}")
+def _parse(record: dict[str, Any], env: str) -> Task:
     unknown = set(record) - KEYS
     if unknown:
         raise ValueError(f"unknown key {min(unknown)!r}; allowed: {', '.join(sorted(KEYS))}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.evaluation.importers.records import Imported, text
+from asyncrl.textfile import parse_lines
 
 ENV = "asyncrl.envs.benchmarks.program:Program"
 EXPECTED = (
@@ -54,5 +55,5 @@ def _parsed(value: Any) -> Any:
 
 
 def _assertion(name: str, test: Mapping[str, str]) -> str:
-    arguments = [json.loads(line) for line in test["input"].splitlines() if line.strip()]
+    arguments = parse_lines(test["input"])
     return f"assert Solution().{name}(*{arguments!r}) == {json.loads(test['output'])!r}"
