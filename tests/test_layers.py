@@ -38,6 +38,7 @@ LAYERS = [
     {"config_checks"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
+    {"rewards"},
     {"buffer", "env"},
     {"chat", "evaluation"},
     {"monitor", "rollout", "train"},
@@ -50,7 +51,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images", "textfile"}
+ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

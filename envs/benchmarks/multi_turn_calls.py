@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from asyncrl.env.helper_process import HelperProcess, few_variables
+from asyncrl.helper_process import HelperProcess, few_variables
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.tool_schemas import plain_schema
 from asyncrl.errors import EnvironmentFailure, InputError

@@ -1,19 +1,18 @@
 """Solve a math problem with a Python interpreter in a sandbox.
 
 The tool `python` runs a program and shows its output; files in the working folder stay, variables do not. A turn
-without tool calls is the final answer, compared by math-verify. Reward 1 for the right answer.
+without tool calls is the final answer, judged as docs/rewards.md says. Reward 1 for the right answer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.math_tool.data import LEVELS
-from asyncrl.envs.math_tool.reward import GRADER, extract
+from asyncrl.envs.math_tool.reward import GRADERS, extract
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox, describe
 from asyncrl.envs.tools import answer_calls, call_message, say, schema
@@ -68,8 +67,7 @@ class MathTool(ProceduralEnv):
                 return Step(done=True, success=False, components=components)
             messages = await answer_calls(action, self.tools, {"python": self._run})
             return Step(messages, components=components)
-        answer = extract(action.content)
-        correct = await asyncio.to_thread(GRADER.equal, self.problem.answer, answer)
+        correct = await GRADERS.judge(self.problem.answer, extract(action.content))
         components = {"answer": float(correct), "used_tool": float(self.calls > 0)}
         return Step(reward=float(correct), done=True, success=correct, components=components)
 

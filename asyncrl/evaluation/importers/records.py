@@ -25,6 +25,10 @@ class Imported(NamedTuple):
     data: dict[str, Any]
 
 
+class NeverRight(ValueError):
+    """A record whose answer no answer of a model can match."""
+
+
 class Importer(Protocol):
     """A module of this package."""
 
@@ -58,10 +62,14 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
     module = importer(name)
     tasks: list[Task] = []
     seen: dict[str, int] = {}
+    never: dict[str, str] = {}
     for number, record in _records(Path(path)):
         where = f"{path}, line {number}"
         try:
             found = module.read(record)
+        except NeverRight as error:
+            never[where] = str(error)
+            continue
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             wrong = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{where}: {wrong}; expected: {module.EXPECTED}") from error
@@ -71,6 +79,12 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
         seen[task_id] = number
         kept = {key: record[key] for key in ("tags", "difficulty", "level") if key in record}
         tasks.append(Task(task_id, module.ENV, number, "heldout", {**kept, **found.data}))
+    if never:
+        where, why = next(iter(never.items()))
+        raise InputError(
+            f"{where}: {why}; {len(never)} of {len(never) + len(tasks)} records have an answer that nothing can match: "
+            "mend them or leave them out"
+        )
     if not tasks:
         raise InputError(f"{path}: holds no task; expected: {module.EXPECTED}")
     return tasks

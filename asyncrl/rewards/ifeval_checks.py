@@ -1,6 +1,6 @@
-"""Runs lm-eval's checks of IFEval in a Python that has lm-eval; see `instructions.py`, which starts it.
+"""Runs lm-eval's checks of IFEval in a Python that has lm-eval; see `ifeval.py`, which starts it.
 
-    PYTHON -I envs/benchmarks/ifeval_checks.py
+    PYTHON -I asyncrl/rewards/ifeval_checks.py
 
 A request is `{"ids"}`, answered by `{"refused": {id: why}}`, or `{"prompt", "ids", "kwargs", "response"}`, answered by
 `{"strict": [...], "loose": [...]}`: for each instruction whether the response follows it. This file imports nothing of
