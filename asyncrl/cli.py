@@ -35,6 +35,7 @@ COMMANDS = (
     "compare",
     "study",
     "sft",
+    "models",
     "config",
     "plan",
     "doctor",

@@ -25,9 +25,12 @@ from asyncrl.config_changes import of_today, what_became_of, what_became_of_valu
 from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
+    SCRIPTED,
     SELF_TEACHER,
+    TRAINED_ON,
     BufferConfig,
     CurriculumConfig,
+    DataConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
@@ -50,8 +53,11 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
+from asyncrl.rows.settings import with_data
 from asyncrl.textfile import read_text, read_toml
 
+OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
+"""What 0 stands for in `[sft]` where `model.path` is "sft"."""
 RESTART_S = 120.0
 """How long calls wait for a service that starts again."""
 PACKAGED_RECIPES = Path(__file__).parent / "recipes"
@@ -62,8 +68,14 @@ LOCAL_RECIPES = Path("recipes")
 
 MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
+DATA_KEYS = {
+    (*keys, *more)
+    for keys in (("data", "train"), ("data", "heldout"), ("sft", "data"))
+    for more in ((), ("path",))
+}
+"""Keys that name a file or folder with rows, or a data set of a hub."""
 
-FIXED_SECTIONS = ("run", "model", "env", "curriculum", "opponents", "algo", "lora", "policies")
+FIXED_SECTIONS = ("run", "model", "env", "data", "curriculum", "opponents", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
 
 
@@ -73,6 +85,7 @@ class Config(Section):
     run: RunConfig = RunConfig()
     model: ModelConfig
     env: EnvConfig
+    data: DataConfig = DataConfig()
     engine: EngineConfig = EngineConfig()
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -93,6 +106,22 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Further policies by name, each with agents of its own to play; see docs/policies.md."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_as_tasks(cls, data: Any) -> Any:
+        """Fill in the environment, and its settings, that `[data]` or the name of a known set implies."""
+        return with_data(data) if isinstance(data, dict) else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tiny_base_model(cls, data: Any) -> Any:
+        """Fill in the steps and the learning rate that suit the tiny base model where the recipe leaves them open."""
+        model, sft = (data.get(key, {}) for key in ("model", "sft")) if isinstance(data, dict) else ({}, {})
+        if not isinstance(model, dict) or not isinstance(sft, dict) or model.get("path") != "sft":
+            return data
+        left_open = {key: value for key, value in OF_THE_TINY_MODEL.items() if not sft.get(key)}
+        return data | {"sft": sft | left_open}
 
     @model_validator(mode="before")
     @classmethod
@@ -400,8 +429,8 @@ def _read(path: Path) -> dict[str, Any]:
 def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     """Return settings with the files they name made absolute, relative ones in `folder`.
 
-    Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models that are there. What
-    else `run` names is in the current folder.
+    Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models and rows that are there.
+    What else `run` names is in the current folder.
     """
     if isinstance(value, dict):
         return {
@@ -416,10 +445,12 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     if keys[:1] == ("run",) and keys != ("run", "python_path"):
         return value
     there = os.path.abspath(folder / os.path.expanduser(value))
-    model = keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
+    named = (keys in DATA_KEYS and value not in (SCRIPTED, TRAINED_ON)) or (
+        keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
+    )
     if keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../")):
         return there
-    return there if model and os.path.exists(there) else absolute(value, folder)
+    return there if named and os.path.exists(there) else absolute(value, folder)
 
 
 def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from asyncrl.config_sections import (
     EvalConfig,
     JudgeConfig,
     LoraConfig,
+    ModelConfig,
     OpponentsConfig,
     OuterConfig,
     PlacementConfig,
@@ -33,6 +34,7 @@ from asyncrl.config_sections import (
     RolloutConfig,
     RunConfig,
     ScaleConfig,
+    SftConfig,
     SwarmConfig,
     TeacherConfig,
     TrainConfig,
@@ -49,6 +51,8 @@ class Recipe(Protocol):
 
     @property
     def run(self) -> RunConfig: ...
+    @property
+    def model(self) -> ModelConfig: ...
     @property
     def env(self) -> EnvConfig: ...
     @property
@@ -86,6 +90,8 @@ class Recipe(Protocol):
     @property
     def eval(self) -> EvalConfig: ...
     @property
+    def sft(self) -> SftConfig: ...
+    @property
     def policies(self) -> Mapping[str, PolicyConfig]: ...
     @property
     def slots(self) -> int: ...
@@ -93,6 +99,11 @@ class Recipe(Protocol):
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield the conflicts between keys of different sections."""
+    if recipe.model.path == "sft" and recipe.sft.data:
+        yield (
+            "sft.data: must be left out for model.path='sft', which makes a tiny base model of scripted episodes; name "
+            f"the model that is to learn from rows, got {recipe.sft.data!r}"
+        )
     implied = SCHEDULES[recipe.train.schedule]
     if implied is not None and recipe.buffer.max_staleness != implied:
         yield (

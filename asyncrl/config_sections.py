@@ -104,7 +104,8 @@ class EnvConfig(Section):
     """The environment and where its sessions run."""
 
     name: str
-    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, or "agent" (docs/gateway.md)."""
+    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, "agent" (docs/gateway.md), or a known
+    data set such as "gsm8k". Left out where `data` has rows, it follows from them (docs/data.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment itself, passed to its constructor and its list of tasks."""
     task_file: str = ""
@@ -133,6 +134,67 @@ class EnvConfig(Section):
         if self.services == 0 and self.processes:
             raise ValueError(f"processes: must be 0 for services=0, which starts none, got {self.processes}")
         return self
+
+
+class DataSource(Section):
+    """Rows to read: a local file or folder, or a data set of the hub."""
+
+    path: str = Field(min_length=1)
+    """A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, also with .gz or .zst), a folder of them or one that
+    `datasets` saved, or a name on the hub such as "openai/gsm8k"."""
+    config: str = ""
+    """Configuration (subset) of a data set of the hub."""
+    split: str = ""
+    """Split of the hub or of a saved folder; empty is "train" for training, and the one that is there for files."""
+    revision: str = ""
+    """Commit, branch or tag of the hub."""
+    weight: float = Field(0.0, ge=0)
+    """Share of the rows drawn from this source among those of several, relative to the others' weights; 0 for all takes
+    every row of all sources once an epoch."""
+
+
+Sources = str | DataSource | list[str | DataSource]
+
+
+class DataConfig(Section):
+    """Your own data set as tasks: which rows are trained on, which are held out, and what of a row is prompt and
+    answer (docs/data.md)."""
+
+    set: str = ""
+    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (`asyncrl data list`), such as
+    "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
+    train: Sources = ""
+    """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision` and `weight`, or a
+    list of them."""
+    heldout: Sources = ""
+    """Rows for evaluation, which are never trained on, in the same forms."""
+    heldout_share: float = Field(0.05, ge=0, lt=1)
+    """Share of the prompts of `train` that is held out where there are no other held-out rows."""
+    prompt: str = ""
+    """The user's message, with columns in braces such as "{question}", or the name of a column that holds a text or a
+    list of messages. Empty takes that of the set, or the column called messages, prompt, question or problem with what
+    belongs to it, such as a passage and choices."""
+    system: str | None = None
+    """System message before it, which may have columns in braces, too; "" for none. Left out, that of the set."""
+    answer: str = ""
+    """Column with the right answer, which the reward reads as `answer`; or columns in braces. Empty takes that of the
+    set, or the column called answer, expected_answer, solution or ground_truth."""
+    images: str = ""
+    """Column with an image or a list of images, shown before the prompt."""
+    reward: str | list[str | dict[str, Any]] = ""
+    """What scores an answer (docs/rewards.md): "math", "exact", ..., "my.py:f", or a list of these with weights. Empty
+    takes that of the set."""
+    max_prompt_tokens: int = Field(0, ge=0)
+    """Leave out rows whose prompt has more tokens, without what the chat template adds; 0 keeps all."""
+    dedupe: bool = False
+    """Leave out training rows whose prompt stands in an earlier row, or in a held-out one. Without it, a held-out
+    prompt among the training rows is refused."""
+    limit: int = Field(0, ge=0)
+    """Rows to train on at most, the first ones; 0 for all."""
+    shuffle: bool = True
+    """Take the rows of each epoch in an order of its own. False keeps their order."""
+    seed: Seldom[int] = Field(0, ge=0)
+    """Of that order, of the draws among weighted sources, and of the held-out share."""
 
 
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
@@ -687,17 +749,65 @@ class EvalConfig(Section):
     """Sampling temperature; 0 is greedy."""
 
 
-class SftConfig(Section):
-    """The tiny base model of `model.path = "sft"`, which `asyncrl sft` makes too, and its supervised warm start."""
+SCRIPTED, TRAINED_ON = "scripted", "train"
+"""What `sft.data` may name instead of a source: the environment's scripted episodes, and the rows of `data.train`."""
 
+
+class SftConfig(Section):
+    """Supervised training (docs/sft.md): the start of a model of yours on rows of conversations, or the tiny base model
+    of `model.path = "sft"` on scripted episodes. `asyncrl sft` does either alone."""
+
+    data: Sources = ""
+    """Rows that a model of yours learns from before the run trains it: sources as in `data.train`, with messages, or a
+    prompt and a completion; "train" for the rows of `data.train`; the folder of a run for the episodes it has solved;
+    "scripted" for those of the environment's expert. Empty: no supervised start, and with `asyncrl sft` the rows of
+    `data.train`."""
+    prompt: str = ""
+    """The user's message as in `data.prompt`, which is taken where this is empty."""
+    completion: str = ""
+    """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
+    {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
+    min_reward: float | None = None
+    """Keep rows whose `reward` is at least this. Left out, all rows are kept, and of a run's episodes those that
+    succeeded."""
+    limit: int = Field(0, ge=0)
+    """Rows to learn from at most, the first ones; 0 for all."""
+    max_length: int = Field(0, ge=0)
+    """Tokens of a row at most, longer ones are left out; 0 takes `engine.max_model_len`."""
+    epochs: float = Field(1.0, gt=0)
+    """How often each row is learned from, where `steps` is 0."""
+    steps: int = Field(0, ge=0)
+    """Optimizer steps; 0 takes those of `epochs`, and for the tiny base model 400."""
+    batch_size: Seldom[int] = Field(32, ge=1)
+    """Rows of one optimizer step; with `packing` so many times `max_length` tokens."""
+    packing: Seldom[bool] = False
+    """Fill each optimizer step with tokens: rows are put together up to `max_length` tokens. Rows never see each other
+    either way, and no padding is computed."""
+    learning_rate: Seldom[float] = Field(0.0, ge=0)
+    """Highest rate of the optimizer; 0 takes 2e-5, and 2e-3 for the tiny base model, whose rate rises in a tenth of the
+    steps and falls as a cosine. The optimizer is that of `[train]`."""
+    warmup_steps: Seldom[int] = Field(0, ge=0)
+    """Steps in which the rate rises from near 0."""
+    lr_schedule: Seldom[Literal["constant", "linear", "cosine"]] = "linear"
+    """What the rate does after the warm-up; the last two take it to near 0 by the last step."""
+    shuffle: Seldom[bool] = True
+    """Take the rows of each epoch in an order of its own. False keeps their order."""
+    seed: Seldom[int] = Field(0, ge=0)
+    """Of that order, and of a new adapter."""
+    heldout_rows: Seldom[int] = Field(100, ge=0)
+    """Rows of `data.heldout`, the first ones, on which the loss is measured before, every `checkpoint_every` steps and
+    after; 0 for none."""
+    checkpoint_every: Seldom[int] = Field(50, ge=0)
+    """Steps between checkpoints, and the most that an interruption costs; 0 keeps only the last."""
     hidden_size: Seldom[int] = Field(128, ge=HEAD_SIZE, multiple_of=HEAD_SIZE)
-    """Width of the model; it has an attention head for each 32 of it."""
+    """Width of the tiny base model; it has an attention head for each 32 of it."""
     num_layers: Seldom[int] = Field(4, ge=1)
-    """Layers of the model."""
+    """Layers of the tiny base model."""
     episodes: int = Field(4000, ge=1)
     """Scripted episodes to imitate."""
     oracle_fraction: Seldom[float] = Field(0.35, ge=0, le=1)
-    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
+    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn. A
+    model of yours imitates the expert alone."""
     oracle_first: Seldom[float] = Field(0.0, ge=0, le=1)
     """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Tiny models hardly learn
     to look something up, or to copy it, while most episodes are random; what they have learned before, they keep."""
@@ -706,12 +816,6 @@ class SftConfig(Section):
     it also predicts documents in which names recur."""
     concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
-    steps: int = Field(400, ge=1)
-    """Optimizer steps."""
-    batch_size: Seldom[int] = Field(32, ge=1)
-    """Episodes of one optimizer step."""
-    learning_rate: Seldom[float] = Field(2e-3, gt=0)
-    """Highest rate of the optimizer, after a tenth of the steps; it falls as a cosine."""
 
     @model_validator(mode="after")
     def _experts(self) -> SftConfig:
@@ -723,7 +827,7 @@ class SftConfig(Section):
 
     @property
     def num_heads(self) -> int:
-        """Attention heads."""
+        """Attention heads of the tiny base model."""
         return self.hidden_size // HEAD_SIZE
 
 

@@ -35,7 +35,7 @@ LAYERS = [
     },
     {"algo"},
     {"config_sections", "config_changes"},
-    {"config_checks"},
+    {"config_checks", "rows"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
     {"rewards"},
@@ -51,7 +51,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards"}
+ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards", "rows"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -64,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
     args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]
     if bool(args.env) == bool(args.suite):
         raise ConfigError("eval: give either --env NAME or --suite NAME")
+    from asyncrl.launch.local_models import local_model
+
+    args.checkpoint = [local_model("checkpoint", checkpoint) for checkpoint in args.checkpoint]
     if args.suite:
         from asyncrl.commands.eval_suite import run_suite
 

@@ -261,6 +261,7 @@ def _resumable(path: Path) -> Iterator[None]:
 def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
     """Return the configuration and folder of a new or resumed run."""
     from asyncrl.config import find_recipe, load_config
+    from asyncrl.launch.local_models import with_local_models
     from asyncrl.run.folder import choose_folder, open_run
 
     if args.resume is not None and args.check_lr_zero:
@@ -276,5 +277,5 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
         from asyncrl.monitor.lr_zero import SETTINGS
 
         overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
-    config = load_config(args.recipe, overrides)
+    config = with_local_models(load_config(args.recipe, overrides))
     return config, choose_folder(config, find_recipe(args.recipe))

@@ -16,7 +16,7 @@ from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_tokenizer
 from asyncrl.config import Config
 from asyncrl.config_checks import check_curriculum, check_minimax, check_objective
-from asyncrl.config_sections import SELF_TEACHER, is_loaded, is_url
+from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
 from asyncrl.env.config_check import (
     check_environment,
     check_place,
@@ -41,6 +41,7 @@ from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.train.supervised.sources import has_rows, open_rows, run_folder
 from asyncrl.types import Task
 from asyncrl.weights.nixl_agent import check_nixl
 
@@ -114,6 +115,8 @@ def check_run(config: Config, alone: bool = True) -> None:
     check_tasks(config)
     check_pool(config)
     _check_whole(check_model("model.path", config.model.path, config), "model.path", config.model.path)
+    if config.sft.data:
+        check_supervised(config)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
@@ -246,6 +249,21 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         if given:
             raise ConfigError(
                 f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)"
+            )
+
+
+def check_supervised(config: Config) -> None:
+    """Check the model and rows of a supervised training, each row once. Raises `ConfigError` and `InputError`."""
+    check_model("model.path", config.model.path, config)
+    if has_rows(config):
+        for rows in open_rows(config):
+            if rows is not None:
+                rows.check()
+    elif run_folder(config) is None:
+        check_settings(config.env.name, config.env.config)
+        if load_env(config.env.name).oracle is Env.oracle:
+            raise ConfigError(
+                f"sft.data: {SCRIPTED!r} are episodes of a scripted expert, and {config.env.name!r} has no oracle"
             )
 
 
