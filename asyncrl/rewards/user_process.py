@@ -119,9 +119,7 @@ class _Worker:
             timer.cancel()
         if not is_ready:
             self.ended = True
-            raise NotJudged(
-                f"reward {self._what}: its process did not start; its error is in this process's log"
-            )
+            raise NotJudged(f"reward {self._what}: its process did not start; its error is in this process's log")
         threading.Thread(target=self._read, name=f"reward {self._what}", daemon=True).start()
 
     def ask(self, items: str, timeout_s: float) -> dict[str, Any]:

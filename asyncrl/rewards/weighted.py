@@ -29,18 +29,14 @@ class Weighted:
     def _sum(self, completion: Completion, scores: Sequence[Score]) -> Score:
         total, components, said = 0.0, {}, False
         for (name, _, weight), score in zip(self.parts, scores, strict=True):
-            components.update(
-                {f"{name}/{inner}": value for inner, value in score.components.items() if inner != name}
-            )
+            components.update({f"{name}/{inner}": value for inner, value in score.components.items() if inner != name})
             if score.total != score.total:
                 continue
             said = True
             total += weight * score.total
             components[name] = score.total
         if not said:
-            raise NotJudged(
-                f"no reward says anything of the answer to {describe_row(completion.row)}: all returned None"
-            )
+            raise NotJudged(f"no reward says anything of the answer to {describe_row(completion.row)}: all returned None")
         verdicts = [score.success for score in scores if score.success is not None]
         extracted = next((score.extracted for score in scores if score.extracted is not None), None)
         return Score(total, components, extracted, all(verdicts) if verdicts else None)

@@ -136,9 +136,7 @@ def open_data(
     """
     notes: list[str] = []
     if not (settings.train or settings.heldout or resolved(settings).set):
-        raise ConfigError(
-            "data.train: missing; name a file, folder or data set of the hub, or a set by data.set"
-        )
+        raise ConfigError("data.train: missing; name a file, folder or data set of the hub, or a set by data.set")
     train = [_scan(one, "train", settings, reader, counter, notes) for one in sources_of(settings, "train")]
     heldout = [
         _scan(one, "heldout", settings, reader, None, notes) for one in sources_of(settings, "heldout")
@@ -196,11 +194,7 @@ def _scan(
                     lengths += count_tokens(texts)
                     texts.clear()
             advance(1)
-    if (
-        known is not None
-        and (said := f"{resolved(settings, source).set}: {known.about} (licence: {known.licence})")
-        not in notes
-    ):
+    if known is not None and (said := f"{resolved(settings, source).set}: {known.about} (licence: {known.licence})") not in notes:
         notes.append(said)
     return _Scanned(rows, read, prompts, np.array(lengths) if lengths else None, source.weight)
 
@@ -217,9 +211,7 @@ def _reader(
     known = known_set(filled.set)
     if known is not None and known.format and not settings.prompt:
         if reader is None:
-            raise ConfigError(
-                f"data.set: {filled.set!r} has tasks of its own; give data.prompt to play its rows"
-            )
+            raise ConfigError(f"data.set: {filled.set!r} has tasks of its own; give data.prompt to play its rows")
         return reader(known.format), f"a row of {filled.set} ({known.about})"
     try:
         template = Template(
@@ -234,11 +226,7 @@ def _reader(
     unsaid = [name for name in template.unused if known is None or name not in known.extra]
     if unsaid:
         parts = [name for name in unsaid if name in PARTS]
-        often = (
-            f"; {' and '.join(parts)} often {'is' if len(parts) == 1 else 'are'} part of the question"
-            if parts
-            else ""
-        )
+        often = f"; {' and '.join(parts)} often {'is' if len(parts) == 1 else 'are'} part of the question" if parts else ""
         notes.append(
             f"{rows.name}: neither in the prompt nor the answer, only given to rewards: {', '.join(unsaid)}{often}"
         )
@@ -399,9 +387,7 @@ def _digest(
 
 def _say_sizes(data: Data, own: bool) -> None:
     trained, aside = data.size("train"), data.size("heldout")
-    share = (
-        "" if own or not aside else f" (data.heldout_share = {data.settings.heldout_share:g} of the prompts)"
-    )
+    share = "" if own or not aside else f" (data.heldout_share = {data.settings.heldout_share:g} of the prompts)"
     data.notes.insert(0, f"{trained} rows to train on, {aside} held out{share}")
 
 

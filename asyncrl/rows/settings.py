@@ -46,9 +46,7 @@ def with_data(recipe: Mapping[str, Any]) -> dict[str, Any]:
     if env["name"] == DATASET:
         given = env.get("config", {})
         if isinstance(given, dict) and set(given) - {SETTINGS}:
-            raise ValueError(
-                f"env.config.{min(set(given) - {SETTINGS})}: [data] has the settings of env.name='dataset'"
-            )
+            raise ValueError(f"env.config.{min(set(given) - {SETTINGS})}: [data] has the settings of env.name='dataset'")
         env["config"] = {SETTINGS: settings.model_dump(exclude_defaults=True)}
     return {**recipe, "env": env, "data": data}
 
@@ -102,9 +100,7 @@ def _source(given: str | DataSource, split: str, settings: DataConfig) -> DataSo
         found = known.source(split)
         if found is None:
             raise ConfigError(f"data.{split}: {source.path!r} has no rows for it; {known.about}")
-        return found.model_copy(
-            update={k: v for k in ("split", "revision", "weight") if (v := getattr(source, k))}
-        )
+        return found.model_copy(update={k: v for k in ("split", "revision", "weight") if (v := getattr(source, k))})
     if not source.split and (by_hub := known_set(set_of(source))) is not None and by_hub.path == source.path:
         chosen = by_hub.heldout if split == "heldout" else by_hub.train
         return source.model_copy(update={"split": chosen, "config": source.config or by_hub.config})

@@ -122,11 +122,7 @@ def _is_quoted(text: str, start: int, end: int, inner: int, inner_end: int) -> b
     if inner_end - inner < 40 and (content.casefold() in _PLACEHOLDER or not content):
         return True
     before, after = text[max(0, start - 2) : start].rstrip("$"), text[end : end + 2].lstrip("$")
-    return (
-        bool(before)
-        and bool(after)
-        and (before[-1], after[0]) in {("`", "`"), ('"', '"'), ("“", "”"), ("'", "'")}
-    )
+    return bool(before) and bool(after) and (before[-1], after[0]) in {("`", "`"), ('"', '"'), ("“", "”"), ("'", "'")}
 
 
 def _tagged(text: str) -> str | None:
