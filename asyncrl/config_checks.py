@@ -207,6 +207,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     yield from _seeding_problems(recipe)
     if recipe.eval.every and not recipe.eval.tasks:
         yield (f"eval.tasks must be above 0 for eval.every={recipe.eval.every}")
+    if recipe.env.task_file and recipe.data.train:
+        yield f"env.task_file must be left out where data.train has the tasks, got {recipe.env.task_file!r}"
     if recipe.env.num_tasks and recipe.env.num_tasks < recipe.buffer.groups_per_step:
         yield (
             f"env.num_tasks must be 0 or at least buffer.groups_per_step={recipe.buffer.groups_per_step}, "

@@ -120,4 +120,6 @@ def _duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 7200 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return (
+        f"{whole // 60} min {whole % 60} s" if whole < 7200 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )

@@ -16,6 +16,7 @@ from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, engines_of
 from asyncrl.images import MAX_IMAGES, images_in, moved
 from asyncrl.types import (
+    EXTRACTED,
     NOT_SAMPLED,
     PREFILLS,
     FailureClass,
@@ -60,6 +61,7 @@ class TrajectoryBuilder:
         """Of each turn."""
         self._observation_id = ""
         self.components: dict[str, float] = {}
+        self.extracted = ""
         self.success: bool | None = None
         self.images: tuple[PlacedImage, ...] = ()
         """What the agent has seen, by the places of its tokens."""
@@ -141,6 +143,7 @@ class TrajectoryBuilder:
         self._turns[-1] = replace(self._turns[-1], matches=step.matches)
         for name, value in step.components.items():
             self.components[name] = self.components.get(name, 0.0) + value
+        self.extracted = step.extracted or self.extracted
         if step.success is not None:
             self.success = step.success
 
@@ -176,6 +179,7 @@ class TrajectoryBuilder:
             info={
                 "cached_tokens": self.cached_tokens,
                 **({PREFILLS: dict(self._prefills)} if self._prefills else {}),
+                **({EXTRACTED: self.extracted} if self.extracted else {}),
                 **(info or {}),
             },
             conversation=self._transcript(),

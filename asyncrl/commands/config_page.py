@@ -253,12 +253,16 @@ def _kind(annotation: Any) -> str:
         return ", ".join([_kind(inner[0]), *_bounds(list(inner[1].metadata))])
     if origin is list:
         numbers = typing.get_args(inner[0])[:1] == (int,)
-        return "list of whole numbers" if numbers else "list of texts"
+        tables = any(
+            isinstance(one, type | types.GenericAlias) and one not in WORDS
+            for one in typing.get_args(inner[0])
+        )
+        return "list of whole numbers" if numbers else f"list of texts{' or tables' if tables else ''}"
     if origin is tuple:
         return f"list of {len(inner)} numbers"
     if origin is dict:
         return "table"
-    return WORDS[annotation]
+    return "table" if isinstance(annotation, type) and issubclass(annotation, Section) else WORDS[annotation]
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:

@@ -102,6 +102,8 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
         config = parse_config(data)
         search_in(config.run.python_path)
     check_evaluation(config)
+    # A known data set stands for the environment that plays it.
+    env = config.env.name
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
         groups = play_checkpoint(config, folder, checkpoint, env, tasks, samples)

@@ -65,12 +65,12 @@ def env_services(config: Config) -> int:
         return env.services
     if env.processes or env.secrets or "env" in limits:
         return limits.get("env", (1, 1))[0]
-    return 0 if runs_in_worker(load_env(env.name)) else 1
+    return 0 if runs_in_worker(load_env(env.name), env.config) else 1
 
 
-def check_place(name: str, services: int | Literal["auto"]) -> None:
+def check_place(name: str, services: int | Literal["auto"], config: dict[str, Any] | None = None) -> None:
     """Check that an environment may run where `env.services` puts it. Raises `ConfigError`."""
-    if services == 0 and not runs_in_worker(load_env(name)):
+    if services == 0 and not runs_in_worker(load_env(name), config):
         raise ConfigError(
             f"env.services: 0 runs sessions in the rollout workers, which environment {name!r} does not allow "
             "(`in_worker`); allowed: at least 1"
@@ -103,8 +103,12 @@ def check_provided(name: str, config: Mapping[str, Any], needed: Mapping[str, st
             )
 
 
-def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
+def check_environment(
+    name: str, config: Mapping[str, Any], task: Task, where: str = "env.config", fails: bool = False
+) -> None:
     """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
+
+    fails: raise `EpisodeError`, too, where its constructor fails.
 
     Settings it passes on are tried on the first training task of each environment. Other exceptions of a constructor
     are environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
@@ -122,7 +126,8 @@ def check_environment(name: str, config: Mapping[str, Any], task: Task, where: s
     except InputError as error:
         raise ConfigError(f"{error} (tried on task {task.id!r})") from error
     except EpisodeError:
-        return
+        if fails:
+            raise
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:

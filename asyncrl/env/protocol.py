@@ -90,6 +90,8 @@ class Step:
     """Tools of a new conversation."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Rewards of further agents by name, credited to the last turn of each."""
+    extracted: str = ""
+    """What was taken as the answer, for people to read; "" where nothing is looked for, or found."""
 
 
 class Env:

@@ -26,22 +26,23 @@ from asyncrl.env.config_check import (
 )
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
-from asyncrl.env.tasks import read_task_file
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, EpisodeError
 from asyncrl.gateway.agents import load_agent
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines, check_one_machine
-from asyncrl.launch.tasks import pool_of
+from asyncrl.launch.tasks import has_rows, pool_of, tasks_of
+from asyncrl.rewards import load_reward
 from asyncrl.rollout.answers import has_answer
+from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
-from asyncrl.train.supervised.sources import has_rows, open_rows, run_folder
+from asyncrl.train.supervised.sources import has_rows as has_supervised_rows, open_rows, run_folder
 from asyncrl.types import Task
 from asyncrl.weights.nixl_agent import check_nixl
 
@@ -139,23 +140,76 @@ def check_run(config: Config, alone: bool = True) -> None:
 
 
 def check_tasks(config: Config) -> None:
-    """Check that there are tasks, and that the environment takes its settings and the first of them."""
+    """Check that there are tasks, and that the environment takes its settings and the first of them.
+
+    Every row of `[data]` is read. Raises `ConfigError`, `InputError`.
+    """
     env = config.env
-    check_place(env.name, env.services)
-    listed = read_task_file(env.task_file, env.name) if env.task_file else None
-    task = listed[0] if listed else first_task(env.name, env.config, "train")
+    check_place(env.name, env.services, env.config)
+    task = _first_task(config, "train")
     check_answers(config, task)
+    heldout = None
     if config.eval.tasks:
         try:
-            first_task(env.name, env.config, "heldout")
+            heldout = _first_task(config, "heldout")
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; eval.tasks={config.eval.tasks} needs some, 0 goes without"
             ) from error
+    if has_rows(config):
+        check_rewards(config)
     if env.name in ELSEWHERE:
         check_agent(env.config)
-    else:
-        check_environment(env.name, env.config, task)
+        return
+    check_environment(env.name, env.config, task)
+    if env.task_file and heldout is not None:
+        _check_heldout(config, heldout)
+
+
+def _first_task(config: Config, split: str) -> Task:
+    """Return the first task of a split. Raises `ConfigError` where there is none."""
+    env = config.env
+    if not has_rows(config) and not env.task_file:
+        return first_task(env.name, env.config, split)
+    if (found := next(tasks_of(config, split), None)) is not None:
+        return found
+    if has_rows(config):
+        raise ConfigError(
+            "data.train: missing; name the rows to train on"
+            if split == "train"
+            else "data.heldout: there is no held-out row; name some, or raise data.heldout_share"
+        )
+    raise ConfigError(
+        f"env.task_file: {env.task_file} has no task of the split {split!r}, nor has {env.name!r}"
+    )
+
+
+def _check_heldout(config: Config, task: Task) -> None:
+    """Refuse held-out tasks that are not in the task file, and that the environment cannot be made for."""
+    env = config.env
+    try:
+        check_environment(env.name, env.config, task, fails=True)
+    except EpisodeError as error:
+        raise ConfigError(
+            f"env.task_file: {env.task_file} has no task whose split is 'heldout', and {env.name!r} cannot play its "
+            f"own ({str(error).splitlines()[0]}); give some, or eval.tasks=0"
+        ) from error
+
+
+def check_rewards(config: Config) -> None:
+    """Check that rows have a reward, or a judge. Raises `ConfigError`."""
+    spec = resolved(config.data).reward
+    if spec:
+        load_reward(spec)
+    if config.env.name == DATASET and not spec and not config.judge.url:
+        raise ConfigError(
+            "data.reward: missing; name one (docs/rewards.md), such as math, exact, choice, or my.py:f, or give a "
+            "judge.url"
+        )
+    if config.env.name != DATASET and config.data.reward:
+        raise ConfigError(
+            f"data.reward: must be left out for env.name={config.env.name!r}, which scores its answers itself"
+        )
 
 
 def check_pool(config: Config) -> None:
@@ -172,8 +226,10 @@ def check_evaluation(config: Config) -> None:
     """Check what can be known before an evaluation of `model.path` starts. Raises `ConfigError`."""
     env = config.env
     check_settings(env.name, env.config)
-    check_place(env.name, env.services)
-    task = first_task(env.name, env.config, "heldout")
+    check_place(env.name, env.services, env.config)
+    task = _first_task(config, "heldout")
+    if has_rows(config):
+        check_rewards(config)
     check_model("checkpoint", config.model.path, config)
     check_turn_format(config)
     check_speculation(config.engine.speculative)
@@ -255,7 +311,7 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
 def check_supervised(config: Config) -> None:
     """Check the model and rows of a supervised training, each row once. Raises `ConfigError` and `InputError`."""
     check_model("model.path", config.model.path, config)
-    if has_rows(config):
+    if has_supervised_rows(config):
         for rows in open_rows(config):
             if rows is not None:
                 rows.check()

@@ -19,6 +19,7 @@ from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.placement import env_names
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
+from asyncrl.launch.tasks import tasks_of
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
 from asyncrl.tls import client_context
@@ -172,7 +173,8 @@ async def _play(
     token: str | None,
     retry_s: float = 0.0,
 ) -> list[Group]:
-    chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
+    played = config.model_copy(update={"env": config.env.model_copy(update={"name": env})})
+    chosen = list(islice(tasks_of(played, "heldout"), tasks))
     body = [task_to_map(task) for task in chosen]
     return await _run(worker_url, body, samples, config, token, retry_s)
 

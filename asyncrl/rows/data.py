@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from asyncrl.rows.question import PARTS
 from asyncrl.rows.settings import resolved, sources_of
 from asyncrl.rows.source import Rows, read_rows
 from asyncrl.rows.template import ANSWER, Template
+from asyncrl.rows.tokens import Counter, token_counter
 from asyncrl.types import Message, Task
 
 MESSAGES = "messages"
@@ -27,9 +29,12 @@ DRAWN = 1024
 """Draws among weighted sources that are made at once."""
 
 Reader = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Makes the data of a task of a row, for a set that has a reader. Raises `KeyError`, `TypeError`, `ValueError`."""
-Counter = Callable[[Sequence[str]], Sequence[int]]
-"""Counts the tokens of texts."""
+"""Makes the data of a task of a row. Raises `KeyError`, `TypeError`, `ValueError` for a row that has not what it
+needs."""
+ReaderOf = Callable[[str], Reader]
+"""Returns the reader of a format (`known_sets.KnownSet.format`)."""
+KEPT_OPEN = 4
+"""Data sets of this process that are kept open with what is known of their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +128,26 @@ class _Scanned:
     weight: float
 
 
-def open_data(
-    settings: DataConfig,
-    reader: Callable[[str], Reader] | None = None,
-    counter: Callable[[], Counter] | None = None,
-) -> Data:
+def open_data(settings: DataConfig, tokenizer: str = "", reader: ReaderOf | None = None) -> Data:
     """Read the rows of `[data]`, each once, and decide which are trained on and which are held out.
 
-    reader: gives a format's reader, for sets that have one. counter: gives what counts tokens, for
-    `data.max_prompt_tokens`. Raises `ConfigError` for wrong settings, missing columns, a split without rows, and
-    held-out prompts among the training rows; `InputError` naming file and row for one that cannot be used.
+    tokenizer: folder or hub name of the model whose tokens `data.max_prompt_tokens` counts. reader: gives a format's
+    reader, for sets that have one. Asked again, it returns what it has found. Raises `ConfigError` for wrong settings,
+    missing columns, a split without rows, and held-out prompts among the training rows; `InputError` naming file and
+    row for one that cannot be used.
     """
+    return _opened(settings.model_dump_json(), tokenizer, reader)
+
+
+@functools.lru_cache(maxsize=KEPT_OPEN)
+def _opened(written: str, tokenizer: str, reader: ReaderOf | None) -> Data:
+    settings = DataConfig.model_validate_json(written)
+    counter = token_counter(tokenizer) if settings.max_prompt_tokens else None
     notes: list[str] = []
     if not (settings.train or settings.heldout or resolved(settings).set):
-        raise ConfigError("data.train: missing; name a file, folder or data set of the hub, or a set by data.set")
+        raise ConfigError(
+            "data.train: missing; name a file, folder or data set of the hub, or a set by data.set"
+        )
     train = [_scan(one, "train", settings, reader, counter, notes) for one in sources_of(settings, "train")]
     heldout = [
         _scan(one, "heldout", settings, reader, None, notes) for one in sources_of(settings, "heldout")
@@ -167,8 +178,8 @@ def _scan(
     source: DataSource,
     split: str,
     settings: DataConfig,
-    reader: Callable[[str], Reader] | None,
-    counter: Callable[[], Counter] | None,
+    reader: ReaderOf | None,
+    count_tokens: Counter | None,
     notes: list[str],
 ) -> _Scanned:
     """Read each row of a source once: every one has what its prompt and answer need."""
@@ -177,7 +188,6 @@ def _scan(
     rows = read_rows(source, split="train" if split == "train" else "test", key=key)
     read, expected = _reader(source, settings, rows, reader, notes)
     prompts = np.empty(len(rows), np.uint64)
-    count_tokens = counter() if counter is not None and settings.max_prompt_tokens else None
     lengths: list[int] = []
     with progress(f"reading {rows.name}", len(rows), "rows") as advance:
         texts: list[str] = []
@@ -194,7 +204,11 @@ def _scan(
                     lengths += count_tokens(texts)
                     texts.clear()
             advance(1)
-    if known is not None and (said := f"{resolved(settings, source).set}: {known.about} (licence: {known.licence})") not in notes:
+    if (
+        known is not None
+        and (said := f"{resolved(settings, source).set}: {known.about} (licence: {known.licence})")
+        not in notes
+    ):
         notes.append(said)
     return _Scanned(rows, read, prompts, np.array(lengths) if lengths else None, source.weight)
 
@@ -203,7 +217,7 @@ def _reader(
     source: DataSource,
     settings: DataConfig,
     rows: Rows,
-    reader: Callable[[str], Reader] | None,
+    reader: ReaderOf | None,
     notes: list[str],
 ) -> tuple[Reader, str]:
     """Return what makes a task's data of a row, and what it expects of one."""
@@ -211,7 +225,9 @@ def _reader(
     known = known_set(filled.set)
     if known is not None and known.format and not settings.prompt:
         if reader is None:
-            raise ConfigError(f"data.set: {filled.set!r} has tasks of its own; give data.prompt to play its rows")
+            raise ConfigError(
+                f"data.set: {filled.set!r} has tasks of its own; give data.prompt to play its rows"
+            )
         return reader(known.format), f"a row of {filled.set} ({known.about})"
     try:
         template = Template(
@@ -221,12 +237,17 @@ def _reader(
         if known is None or settings.set or settings.prompt:
             raise
         raise ConfigError(
-            f'{error}. It was taken for {filled.set!r}, by its name: give data.prompt and data.answer, or data.set="none"'
+            f"{error}. It was taken for {filled.set!r}, by its name: give data.prompt and data.answer, or "
+            'data.set="none"'
         ) from error
     unsaid = [name for name in template.unused if known is None or name not in known.extra]
     if unsaid:
         parts = [name for name in unsaid if name in PARTS]
-        often = f"; {' and '.join(parts)} often {'is' if len(parts) == 1 else 'are'} part of the question" if parts else ""
+        often = (
+            f"; {' and '.join(parts)} often {'is' if len(parts) == 1 else 'are'} part of the question"
+            if parts
+            else ""
+        )
         notes.append(
             f"{rows.name}: neither in the prompt nor the answer, only given to rewards: {', '.join(unsaid)}{often}"
         )
@@ -352,15 +373,15 @@ def _trained(
             mask &= ~long
             if long.any():
                 notes.append(
-                    f"data.max_prompt_tokens: {int(long.sum())} rows of {one.rows.name} have longer prompts and are left "
-                    "out"
+                    f"data.max_prompt_tokens: {int(long.sum())} rows of {one.rows.name} have longer prompts and are "
+                    "left out"
                 )
         if settings.limit:
             mask[np.flatnonzero(mask)[settings.limit :]] = False
         if not mask.any():
             raise ConfigError(
-                f"data.train: {one.rows.name}: none of its {len(mask)} rows is left to train on; see data.heldout_share, "
-                "data.dedupe and data.max_prompt_tokens"
+                f"data.train: {one.rows.name}: none of its {len(mask)} rows is left to train on; see "
+                "data.heldout_share, data.dedupe and data.max_prompt_tokens"
             )
     return kept
 
@@ -387,7 +408,9 @@ def _digest(
 
 def _say_sizes(data: Data, own: bool) -> None:
     trained, aside = data.size("train"), data.size("heldout")
-    share = "" if own or not aside else f" (data.heldout_share = {data.settings.heldout_share:g} of the prompts)"
+    share = (
+        "" if own or not aside else f" (data.heldout_share = {data.settings.heldout_share:g} of the prompts)"
+    )
     data.notes.insert(0, f"{trained} rows to train on, {aside} held out{share}")
 
 

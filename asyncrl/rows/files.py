@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,14 +35,14 @@ def format_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def read_json_lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: str | Path, key: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and object of each line of a file of JSON lines, which may be compressed.
 
     Lines end at newlines alone, since the other separators of Unicode may stand inside a JSON text. A byte order mark
-    and carriage returns are skipped, and so are empty lines. Raises `InputError` naming file, line and what is wrong;
-    `ConfigError` for a file that cannot be read.
+    and carriage returns are skipped, and so are empty lines. key: the setting that names the file, for errors. Raises
+    `InputError` naming file, line and what is wrong; `ConfigError` for a file that cannot be read.
     """
-    with _opened(Path(path)) as lines:
+    with _opened(Path(path), key) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield number, _object(line, f"{path}, line {number}")
@@ -68,15 +69,16 @@ def where(path: str, place: int) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _opened(path: Path, key: str = "") -> Iterator[IO[str]]:
     """Open a text file, decompressed; its errors are the user's."""
+    named = f"{key}: {path}" if key else str(path)
     try:
         with _decompressed(path) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8: {error}") from error
+        raise InputError(f"{named}: is not UTF-8: {error}") from error
     except (OSError, EOFError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raise ConfigError(f"{named}: cannot be read: {error}") from error
 
 
 def _decompressed(path: Path) -> IO[bytes]:
@@ -101,12 +103,14 @@ def _object(text: str, place: str) -> dict[str, Any]:
 
 
 def _is_list(path: Path) -> bool:
-    """Whether a .json file is one value over several lines, and not JSON lines."""
+    """Whether a .json file is one value, and not JSON lines."""
     with _opened(path) as file:
-        for line in file:
-            if text := line.strip():
-                return not (text.startswith("{") and text.endswith("}") and _parses(text))
-    return False
+        lines = list(islice((text for line in file if (text := line.strip())), 2))
+    return len(lines) < 2 or not (lines[0].startswith("{") and _parses(lines[0]))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _parses(text: str) -> bool:
@@ -126,13 +130,14 @@ def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise
             raise InputError(f"{path}: no JSON: {error}") from error
     if isinstance(found, dict):
-        lists = [value for value in found.values() if isinstance(value, list)]
-        if len(lists) != 1:
+        lists = [value for value in found.values() if isinstance(value, list) and any(map(_is_object, value))]
+        columns = bool(found) and all(isinstance(value, list) for value in found.values())
+        if len(lists) > 1 or (columns and not lists):
             raise InputError(
                 f"{path}: must hold a list of objects, or an object with one such list; got an object with "
-                f"{', '.join(map(repr, list(found)[:8])) or 'nothing'}"
+                f"{', '.join(map(repr, list(found)[:8]))}"
             )
-        found = lists[0]
+        found = lists[0] if lists else [found]
     if not isinstance(found, list):
         raise InputError(f"{path}: must hold a list of objects, got {type(found).__name__}")
     for number, item in enumerate(found, 1):

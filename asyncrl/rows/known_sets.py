@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import re
 import tomllib
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class KnownSet(Section):
     """Its split for evaluation; empty where it has none."""
     only: Literal["", "heldout"] = ""
     """"heldout" for a set that is meant for evaluation and has no split to train on."""
-    aliases: list[str] = []
+    aliases: tuple[str, ...] = ()
     """Parts of file names by which it is found, too."""
     prompt: str = ""
     """As `data.prompt`, and so the following."""
@@ -46,7 +47,7 @@ class KnownSet(Section):
     """Reader in `asyncrl.evaluation.importers` that makes tasks of its rows, where another environment judges them."""
     env: str = ""
     """That environment."""
-    extra: list[str] = []
+    extra: tuple[str, ...] = ()
     """Columns that are no part of the question, which need not be said to be unused."""
 
     def source(self, split: str) -> DataSource | None:
@@ -60,7 +61,10 @@ class KnownSet(Section):
 @functools.cache
 def known_sets() -> dict[str, KnownSet]:
     """Return the data sets that are known, by name."""
-    return {name: KnownSet.model_validate(table) for name, table in tomllib.loads(TABLE.read_text()).items()}
+    return {
+        name: KnownSet.model_validate_json(json.dumps(table))
+        for name, table in tomllib.loads(TABLE.read_text()).items()
+    }
 
 
 def known_set(name: str, key: str = "data.set") -> KnownSet | None:

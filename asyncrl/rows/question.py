@@ -54,7 +54,9 @@ def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         labels, texts = list(ascii_uppercase[: len(found)]) if isinstance(found, list) else [], found
     if not isinstance(texts, list) or len(labels) != len(texts):
-        raise TypeError(f"{name}: must be a list of texts, at most 26, or their labels and texts, got {found!r:.80}")
+        raise TypeError(
+            f"{name}: must be a list of texts, at most 26, or their labels and texts, got {found!r:.80}"
+        )
     return [(str(label), str(text)) for label, text in zip(labels, texts, strict=True)]
 
 

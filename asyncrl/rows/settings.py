@@ -15,6 +15,8 @@ DATASET = "dataset"
 """The environment that plays rows which no reader makes tasks of for another one."""
 SETTINGS = "data"
 """Its setting with all that `[data]` says."""
+TOKENIZER = "tokenizer"
+"""Its setting with the model whose tokens `data.max_prompt_tokens` counts."""
 
 
 def with_data(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,10 +47,23 @@ def with_data(recipe: Mapping[str, Any]) -> dict[str, Any]:
     env.setdefault("name", known.env if known and known.env else DATASET)
     if env["name"] == DATASET:
         given = env.get("config", {})
-        if isinstance(given, dict) and set(given) - {SETTINGS}:
-            raise ValueError(f"env.config.{min(set(given) - {SETTINGS})}: [data] has the settings of env.name='dataset'")
+        if isinstance(given, dict) and (own := set(given) - {SETTINGS, TOKENIZER}):
+            raise ValueError(f"env.config.{min(own)}: [data] has the settings of env.name='dataset'")
         env["config"] = {SETTINGS: settings.model_dump(exclude_defaults=True)}
+        if settings.max_prompt_tokens and isinstance(model := recipe.get("model"), dict):
+            env["config"][TOKENIZER] = model.get("path", "")
     return {**recipe, "env": env, "data": data}
+
+
+def settings_from(data: Mapping[str, Any]) -> DataConfig:
+    """Return the settings that `with_data` has written for the environment. Raises `ConfigError`."""
+    try:
+        return DataConfig.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(
+            f"data.{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r}"
+        ) from None
 
 
 def set_name(settings: DataConfig) -> str:
@@ -100,7 +115,9 @@ def _source(given: str | DataSource, split: str, settings: DataConfig) -> DataSo
         found = known.source(split)
         if found is None:
             raise ConfigError(f"data.{split}: {source.path!r} has no rows for it; {known.about}")
-        return found.model_copy(update={k: v for k in ("split", "revision", "weight") if (v := getattr(source, k))})
+        return found.model_copy(
+            update={k: v for k in ("split", "revision", "weight") if (v := getattr(source, k))}
+        )
     if not source.split and (by_hub := known_set(set_of(source))) is not None and by_hub.path == source.path:
         chosen = by_hub.heldout if split == "heldout" else by_hub.train
         return source.model_copy(update={"split": chosen, "config": source.config or by_hub.config})
@@ -117,11 +134,9 @@ def _of_the_hub(train: Sources) -> bool:
 
 def _filled(settings: DataConfig, name: str, known: KnownSet) -> DataConfig:
     filled: dict[str, Any] = {
-        key: getattr(known, key)
-        for key in ("prompt", "answer", "reward", "system")
-        if getattr(settings, key) in ("", None)
+        key: getattr(known, key) for key in ("prompt", "answer", "reward") if not getattr(settings, key)
     }
-    if settings.prompt and settings.system is None:
+    if settings.system is None and not settings.prompt:
         # A prompt of one's own says itself how to answer.
-        filled.pop("system")
+        filled["system"] = known.system
     return settings.model_copy(update={**filled, "set": name, "dedupe": settings.dedupe or known.dedupe})

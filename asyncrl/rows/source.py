@@ -173,8 +173,13 @@ def _text(path: Path) -> datasets.Dataset:
 
 
 def _json_texts(path: str, version: str) -> Iterator[dict[str, Any]]:
+    empty = True
     for place, row in read_text_rows(path):
+        empty = False
         yield {"row": json.dumps(row, ensure_ascii=False), "place": place}
+    if empty:
+        # `datasets` knows no table without rows.
+        raise InputError(f"{path}: holds no row")
 
 
 def _binary(path: Path, key: str) -> datasets.Dataset:

@@ -161,11 +161,15 @@ def _conversation(column: str, found: Any) -> list[Message]:
         if not isinstance(one, Mapping):
             raise TypeError(f"{column}: must be text or a list of messages, got {found!r:.80}")
         # The form of ShareGPT, which many conversations are kept in.
-        role = one.get("role", {"human": "user", "gpt": "assistant"}.get(str(one.get("from")), one.get("from")))
+        role = one.get(
+            "role", {"human": "user", "gpt": "assistant"}.get(str(one.get("from")), one.get("from"))
+        )
         content = one.get("content", one.get("value", ""))
         if role not in ROLES:
             raise ValueError(f"{column}: a message's role must be {', '.join(ROLES)}, got {role!r}")
-        messages.append({k: v for k, v in one.items() if k not in ("from", "value")} | {"role": role, "content": content})
+        messages.append(
+            {k: v for k, v in one.items() if k not in ("from", "value")} | {"role": role, "content": content}
+        )
     return messages
 
 
