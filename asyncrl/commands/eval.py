@@ -98,7 +98,8 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
             apply_override(data, override)
         config = parse_config(data)
         search_in(config.run.python_path)
-    check_evaluation(config)
+    for note in check_evaluation(config):
+        print(f"note: {note}", file=sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
         groups = play_checkpoint(config, folder, checkpoint, env, tasks, samples)

@@ -186,7 +186,8 @@ def run(args: argparse.Namespace) -> int:
         _print_finished(done, path)
         return 0
     on = _cluster(args, config)
-    check_run(config, alone=on is None)
+    for note in check_run(config, alone=on is None):
+        print(f"note: {note}", file=sys.stderr)
     if on is None:
         # What is predicted are the GPUs of one machine.
         check_memory(config)

@@ -77,26 +77,29 @@ def check_place(name: str, services: int | Literal["auto"]) -> None:
         )
 
 
-def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
-    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
+def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> bool:
+    """Make an environment for `task` and close it; return whether it, or one inside it, offers tools.
+
+    Raises `ConfigError` if it refuses its settings.
 
     Settings it passes on are tried on the first training task of each environment. Other exceptions of a constructor
     are environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
     """
     env_class = load_env(name)
     inner = list(_inner(env_class, config, where))
+    offered = False
     for inner_where, inner_name, inner_config in inner:
         first = first_task(inner_name, inner_config, "train", inner_where)
-        check_environment(inner_name, inner_config, first, inner_where)
+        offered = check_environment(inner_name, inner_config, first, inner_where) or offered
     if inner or name in ELSEWHERE:
-        return
+        return offered
     backend = dict({p.name: p.default for p in _parameters(env_class.__init__)}, **config).get("sandbox")
     try:
-        asyncio.run(_make(env_class, name, dict(config), task, backend))
+        return asyncio.run(_make(env_class, name, dict(config), task, backend))
     except InputError as error:
         raise ConfigError(f"{error} (tried on task {task.id!r})") from error
     except EpisodeError:
-        return
+        return bool(env_class.tools)
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
@@ -111,13 +114,14 @@ def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "e
     return found
 
 
-async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> None:
+async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> bool:
     if isinstance(backend, str):
         # Environments that run code have a setting of this name for their sandbox.
         await choose(backend)
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
         await calls.construct(task, config, RESET_TIMEOUT_S)
+        return bool(calls.env.tools)
     finally:
         with contextlib.suppress(Exception):
             await calls.close(CLOSE_TIMEOUT_S)
