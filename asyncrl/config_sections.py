@@ -34,6 +34,23 @@ def empty_or_url(value: str) -> str:
     return value
 
 
+RENDERED = (
+    "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "tokenizer_kwargs", "padding", "truncation", "max_length", "return_tensors",
+    "return_dict", "return_assistant_tokens_mask", "bos_token", "eos_token",
+)  # fmt: skip
+"""What rendering sets itself, and so is no variable of a chat template that may be given."""
+
+
+def check_template_args(given: dict[str, Any]) -> dict[str, Any]:
+    """Return variables of a chat template. Raises `ValueError` for one that rendering sets itself, and for what is no
+    name."""
+    for name in given:
+        if not name.isidentifier() or name in RENDERED:
+            raise ValueError(f"{name}: is no variable that a chat template can be given")
+    return given
+
+
 SELF_TEACHER = "self"
 """Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
 
@@ -98,6 +115,16 @@ class ModelConfig(Section):
     reasoning_format: str = ""
     """How the model writes its reasoning: think (`<think>...</think>`), or the name of one of vLLM's reasoning parsers.
     What they find is split from the text that environments get; empty leaves it there."""
+    chat_template: str = ""
+    """File of a chat template that takes the place of the model's own."""
+    chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the chat template, such as `{ enable_thinking = false }` or `{ reasoning_effort = "low" }`: the same
+    in training, evaluation, the gateway and `asyncrl serve policy`."""
+
+    @field_validator("chat_template_args")
+    @classmethod
+    def _template_args(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_template_args(value)
 
 
 class EnvConfig(Section):

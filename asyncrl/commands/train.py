@@ -189,7 +189,8 @@ def run(args: argparse.Namespace) -> int:
     on = _cluster(args, config)
     for combination in untried(config):
         print(f"warning: {combination}; if it fails, please report it with the logs", file=sys.stderr)
-    check_run(config, alone=on is None)
+    for note in check_run(config, alone=on is None):
+        print(f"note: {note}", file=sys.stderr)
     if on is None:
         # What is predicted are the GPUs of one machine.
         check_memory(config)

@@ -13,7 +13,7 @@ from asyncrl.algo.registry import did_you_mean
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
-from asyncrl.chat.vllm_parsers import check_tokenizer
+from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
 from asyncrl.config_checks import check_curriculum, check_minimax, check_objective
 from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
@@ -48,6 +48,7 @@ from asyncrl.weights.nixl_agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 
 
@@ -101,11 +102,12 @@ def check_carrier(transfer: str) -> None:
         )
 
 
-def check_run(config: Config, alone: bool = True) -> None:
+def check_run(config: Config, alone: bool = True) -> list[str]:
     """Check everything that can be known before a run starts: the recipe, tasks, models, agent and environment.
 
     alone: whether the run is on this machine only, and so needs all its GPUs here.
-    Raises `ConfigError` and `InputError` naming the key, the value and what is allowed.
+    Returns what is worth knowing of the model, a line each. Raises `ConfigError` and `InputError` naming the key, the
+    value and what is allowed.
     """
     check_recipe(config)
     if alone:
@@ -113,12 +115,12 @@ def check_run(config: Config, alone: bool = True) -> None:
         plan(config, found_gpus())
     else:
         check_machines(config)
-    check_tasks(config)
+    tools = check_tasks(config)
     check_pool(config)
     _check_whole(check_model("model.path", config.model.path, config), "model.path", config.model.path)
     if config.sft.data:
         check_supervised(config)
-    check_turn_format(config)
+    notes = check_turn_format(config, tools)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
@@ -137,10 +139,12 @@ def check_run(config: Config, alone: bool = True) -> None:
         path = getattr(config, section).path
         if is_loaded(path):
             check_model(f"{section}.path", path, config, policy=False)
+    return notes
 
 
-def check_tasks(config: Config) -> None:
-    """Check that there are tasks, and that the environment takes its settings and the first of them.
+def check_tasks(config: Config) -> bool:
+    """Check that there are tasks, and that the environment takes its settings and the first of them; return whether it
+    offers tools.
 
     Every row of `[data]` is read. Raises `ConfigError`, `InputError`.
     """
@@ -160,10 +164,11 @@ def check_tasks(config: Config) -> None:
         check_rewards(config)
     if env.name in ELSEWHERE:
         check_agent(env.config)
-        return
-    check_environment(env.name, env.config, task)
+        return False
+    offers_tools = check_environment(env.name, env.config, task)
     if env.task_file and heldout is not None:
         _check_heldout(config, heldout)
+    return offers_tools
 
 
 def _first_task(config: Config, split: str) -> Task:
@@ -222,8 +227,11 @@ def check_pool(config: Config) -> None:
         make(pool_of(config))
 
 
-def check_evaluation(config: Config) -> None:
-    """Check what can be known before an evaluation of `model.path` starts. Raises `ConfigError`."""
+def check_evaluation(config: Config) -> list[str]:
+    """Check what can be known before an evaluation of `model.path` starts; return what is worth knowing of the model.
+
+    Raises `ConfigError`.
+    """
     env = config.env
     check_settings(env.name, env.config)
     check_place(env.name, env.services, env.config)
@@ -231,14 +239,13 @@ def check_evaluation(config: Config) -> None:
     if has_rows(config):
         check_rewards(config)
     check_model("checkpoint", config.model.path, config)
-    check_turn_format(config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
     if env.name in ELSEWHERE:
         check_agent(env.config)
-    else:
-        check_environment(env.name, env.config, task)
+        return check_turn_format(config, False)
+    return check_turn_format(config, check_environment(env.name, env.config, task))
 
 
 def check_agent(settings: dict[str, Any]) -> None:
@@ -323,14 +330,39 @@ def check_supervised(config: Config) -> None:
             )
 
 
-def check_turn_format(config: Config) -> None:
-    """Check that the tokenizer has the tokens that parsers of vLLM need; in a process of its own, which takes seconds.
+def check_turn_format(config: Config, needs_tools: bool) -> list[str]:
+    """Check that the chat template shows what the tasks need, and that the tokenizer has the tokens that parsers of
+    vLLM need; in a process of its own, which takes seconds.
 
-    Raises `ConfigError`.
+    needs_tools: whether the environment offers tools. Returns what is worth knowing, a line each. Raises `ConfigError`.
     """
     model = config.model
-    if model.path != "sft" and needs_vllm(model.tool_format, model.reasoning_format):
-        check_tokenizer(model.path, model.tool_format, model.reasoning_format)
+    if model.chat_template and not Path(model.chat_template).expanduser().is_file():
+        raise ConfigError(f"model.chat_template: there is no file {model.chat_template!r}")
+    parsers = needs_vllm(model.tool_format, model.reasoning_format)
+    if model.path == "sft" or not (parsers or model.chat_template or has_tokenizer(model.path)):
+        return []
+    return check_chat(
+        {
+            "model": model.path,
+            "tool_format": model.tool_format,
+            "reasoning_format": model.reasoning_format,
+            "template_args": model.chat_template_args,
+            "template_file": model.chat_template,
+            "needs_tools": needs_tools,
+        }
+    )
+
+
+def has_tokenizer(path: str) -> bool:
+    """Return whether a model's tokenizer is at hand: in its folder, or among what the hub's client has kept."""
+    if Path(path).is_dir():
+        return any((Path(path) / name).exists() for name in TOKENIZER_FILES)
+    import huggingface_hub
+
+    return any(
+        isinstance(huggingface_hub.try_to_load_from_cache(path, name), str) for name in TOKENIZER_FILES
+    )
 
 
 def _check_expert(key: str, config: Config) -> None:

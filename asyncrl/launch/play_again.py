@@ -230,7 +230,7 @@ def matched(
 
 
 def _play(recorded: Recorded, config: Config, model: str, generator: Turns, how: str) -> PlayedAgain:
-    renderer = load_renderer(model)
+    renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
     anew = isinstance(generator, EngineClient)
     played = asyncio.run(_episode(recorded, config, renderer, generator, anew))
     following = max(row["episode_index"] for row in recorded.rows) + 1

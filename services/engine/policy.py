@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from asyncrl.config_sections import ModelConfig
 from asyncrl.credentials import Credentials
 from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.service import (
@@ -31,13 +32,16 @@ NOT_ITS_OWN = ("VLLM_SERVER_DEV_MODE", "VLLM_API_KEY")
 
 
 def policy_command(
-    options: EngineOptions, served_as: str, host: str, port: int, tool_format: str, reasoning_format: str
+    options: EngineOptions, served_as: str, host: str, port: int, model: ModelConfig
 ) -> list[str]:
     """Return the command line of vLLM's server for clients of OpenAI and Anthropic.
+
+    model: the formats of turns, and the chat template with its variables.
 
     Unlike that of an engine of a run it leaves log-probabilities and sampling defaults as vLLM has them, so that its
     answers are those of plain vLLM.
     """
+    tool_format, reasoning_format = model.tool_format, model.reasoning_format
     command = [
         *(sys.executable, "-m", "asyncrl.weights.vllm_api_server"),
         *("--model", options.model, "--served-model-name", served_as, NAME),
@@ -53,6 +57,10 @@ def policy_command(
         reasoning_format = "openai_gptoss"
     if reasoning_format:
         command += ["--reasoning-parser", OWN_REASONING_PARSERS.get(reasoning_format, reasoning_format)]
+    if model.chat_template:
+        command += ["--chat-template", model.chat_template]
+    if model.chat_template_args:
+        command += ["--default-chat-template-kwargs", json.dumps(model.chat_template_args)]
     return [*command, *device_arguments(options), *options.extra_args]
 
 
@@ -61,8 +69,7 @@ def serve_policy(
     credentials: Credentials,
     host: str,
     port: int,
-    tool_format: str,
-    reasoning_format: str,
+    model: ModelConfig,
     key: str,
     ready_file: str | Path | None = None,
 ) -> int:
@@ -79,9 +86,7 @@ def serve_policy(
             if name not in NOT_ITS_OWN
         } | {HOST_VARIABLE: host}
         return run_server(
-            lambda chosen: policy_command(
-                loaded, options.model, host, chosen, tool_format, reasoning_format
-            ),
+            lambda chosen: policy_command(loaded, options.model, host, chosen, model),
             env, host, port, loaded.start_timeout_s, ready_file,
             lambda url: _told(options, url, key),
         )  # fmt: skip

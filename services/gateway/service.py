@@ -188,7 +188,7 @@ def serve_gateway(
     credentials = credentials or own_credentials()
     token, turn_s = credentials.bearer("engine"), config.rollout.episode_timeout_s
     router = EngineRouter([EngineClient(url, token, turn_s) for url in engines])
-    renderer = load_renderer(model)
+    renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
     parse, split = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
     sampler = Sampler(router, renderer, parse, split=split)
     app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))

@@ -138,7 +138,7 @@ class RolloutService:
                 {config.env.name: config.env.config},
             )
         )
-        self.renderer = load_renderer(model)
+        self.renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
         self.format = load_format(config.model.tool_format, config.model.reasoning_format, self.renderer)
         self.buffer = (
             BufferClient(buffer, credentials.bearer("buffer"), config.buffer_outage_s) if buffer else None
