@@ -48,7 +48,7 @@ COMMANDS = (
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
-KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune")}
+KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune", "join-token")}
 """Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141

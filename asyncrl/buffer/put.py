@@ -9,6 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from asyncrl.algo.curation.early_end import ends_early, verdict
 from asyncrl.algo.curation.signal import differ
 from asyncrl.algo.curation.success_pool import lacks_success
@@ -19,7 +21,7 @@ from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_group
 from asyncrl.errors import InputError, StaleError
-from asyncrl.types import MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
+from asyncrl.types import ANSWER_IDS, MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +160,7 @@ class Puts:
         oldest, newest = limit, NOT_SAMPLED
         for t in group.trajectories:
             _check_rewards(t)
-            if vocab_size and t.num_tokens and (highest := int(t.token_ids.max())) >= vocab_size:
-                raise InputError(
-                    f"group.trajectories[{t.episode_index}].token_ids: must be below {vocab_size}, the model's "
-                    f"vocabulary, got {highest}"
-                )
+            _check_vocabulary(t, vocab_size)
             if not t.num_sampled:
                 continue
             sampled = t.versions[t.loss_mask]
@@ -176,6 +174,19 @@ class Puts:
                 )
             oldest, newest = min(oldest, low), max(newest, high)
         return oldest, newest
+
+
+def _check_vocabulary(t: Trajectory, vocab_size: int) -> None:
+    """Raise `InputError` for a token of any kind that the model does not have; 0 knows none that it has not."""
+    states = t.next_states.token_ids if t.next_states is not None else ()
+    named = {"token_ids": t.token_ids, f"info.{ANSWER_IDS}": np.asarray(t.info.get(ANSWER_IDS, ()), np.int64)}
+    named |= {f"next_states.token_ids[{number}]": ids for number, ids in enumerate(states)}
+    for name, ids in named.items():
+        if vocab_size and len(ids) and (highest := int(ids.max())) >= vocab_size:
+            raise InputError(
+                f"group.trajectories[{t.episode_index}].{name}: must be below {vocab_size}, the model's vocabulary, "
+                f"got {highest}"
+            )
 
 
 def _check_rewards(t: Trajectory) -> None:
