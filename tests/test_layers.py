@@ -33,7 +33,7 @@ LAYERS = [
         "image_processor",
     },
     {"algo"},
-    {"config_sections", "config_changes"},
+    {"config_sections"},
     {"config_checks"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
