@@ -21,7 +21,6 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
 from asyncrl.algo.settings import compared, resolve_settings
-from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
 from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
@@ -296,7 +295,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_recipe(recipe)
     ran = path.suffix == ".json"
-    data = of_today(_read(path)) if ran else _read(path)
+    data = _read(path)
     from_base: dict[tuple[str, ...], Path] = {}
     if not ran:
         data = with_files_in(path.absolute().parent, data)
@@ -495,8 +494,6 @@ def explain_problem(problem: Any, root: type[Section] = Config) -> str:
     """Return one line for one pydantic problem of a `root`: key, value, what is allowed."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        if told := what_became_of(key):
-            return f"{key}: unknown key; {told}"
         *parents, last = problem["loc"]
         known = _fields_at(parents, root)
         close = difflib.get_close_matches(str(last), known, n=1)
@@ -508,10 +505,7 @@ def explain_problem(problem: Any, root: type[Section] = Config) -> str:
     value = problem["input"]
     if not key:
         return message
-    told = what_became_of_value(key, value)
-    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}" + (
-        told and f"; {told}"
-    )
+    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
 
 
 def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:

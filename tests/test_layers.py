@@ -34,7 +34,7 @@ LAYERS = [
         "textfile",
     },
     {"algo"},
-    {"config_sections", "config_changes"},
+    {"config_sections"},
     {"config_checks", "rows"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},

@@ -123,7 +123,7 @@ def find_recorded(folder: Path, trajectory: str) -> Recorded:
         raise ConfigError(f"replay: {path} has no episode {index} of group {group!r}")
     if not named.get("task_json"):
         raise ConfigError(
-            f"replay: {path} was written by an earlier asyncrl, which did not record the whole task"
+            f"replay: {path} does not hold the whole task of episode {index} of group {group!r}"
         )
     task = task_from_map(json.loads(named["task_json"]))
     rows = tuple(row for row in found if _rollout(row) == _rollout(named))

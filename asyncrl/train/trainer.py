@@ -736,8 +736,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides weights and optimizer; tensors and plain values only."""
         return {
-            # The key that checkpoints on disk have.
-            "anchors": self.auxiliary.state_dict(),
+            "auxiliary": self.auxiliary.state_dict(),
             "controls": self.controls.state_dict(),
             "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
@@ -756,7 +755,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned. Call on every rank."""
-        self.auxiliary.load_state_dict(state["anchors"])
+        self.auxiliary.load_state_dict(state["auxiliary"])
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])

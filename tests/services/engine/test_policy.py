@@ -205,7 +205,7 @@ def test_benchmarks_find_the_same_through_it_as_through_plain_vllm(
 )
 def test_formats_of_the_recipe_become_vllms_parsers(formats, parsers):
     model = ModelConfig(path="m", tool_format=formats[0], reasoning_format=formats[1])
-    command = policy_command(EngineOptions("m"), "m", "127.0.0.1", 1, model)
+    command = policy_command(EngineOptions("m"), "127.0.0.1", 1, model)
     start = command.index("--tool-call-parser")
     assert command[start : start + len(parsers)] == parsers
     assert ("--reasoning-parser" in command) == (len(parsers) == 4)
