@@ -32,6 +32,8 @@ LAYERS = [
         "images",
         "image_processor",
         "textfile",
+        "liveness",
+        "outage_log",
     },
     {"algo"},
     {"config_sections", "config_changes"},
