@@ -33,6 +33,7 @@ LAYERS = [
         "image_processor",
         "textfile",
         "liveness",
+        "http_clients",
         "outage_log",
     },
     {"algo"},
