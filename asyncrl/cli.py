@@ -20,6 +20,7 @@ from pathlib import Path
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
+from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_in
 
 COMMANDS = (
@@ -86,6 +87,7 @@ def _main(arguments: Sequence[str]) -> int:
     if not arguments:
         build_parser().print_help(sys.stderr)
         return 2
+    exempt()
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -25,6 +25,7 @@ from asyncrl.config import Config
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
+from asyncrl.http_clients import open_url
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.buffer_report import BufferReport
 from asyncrl.launch.engine_moves import EngineMoves
@@ -52,7 +53,6 @@ from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.tls import client_context
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 if TYPE_CHECKING:
@@ -456,7 +456,7 @@ class TrainRun:
             )
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(request, timeout=10, context=client_context()) as reply,
+                open_url(request, 10.0) as reply,
             ):
                 return json.loads(reply.read())["engine_busy_s"]
             return None

@@ -29,6 +29,7 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/weights/interrupt` {limit_s} -> generation is paused until the next commit, for `limit_s` at most; the
                                    version and the sequences in which it has sampled tokens
 `POST /asyncrl/v1/lent`            {asleep} -> an engine on loan sleeps or is awake, see `vllm_lent`
+`GET  /asyncrl/v1/alive`           {core_silent_s} at once, see `vllm_alive`
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, iterations, computed_tokens, kv_tokens,
                                    max_model_len}, of an engine on loan {lent, asleep}, of one
                                    that prefills for others {prefill}, and of one that speculates
@@ -76,6 +77,7 @@ from asyncrl.weights.fetches import fetch_order_from_json
 from asyncrl.weights.offered import send_range
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.reads import read_order_from_json
+from asyncrl.weights.vllm_alive import CoreWatch
 from asyncrl.weights.vllm_commitments import COMMIT, commitments_of
 from asyncrl.weights.vllm_guard import SAMPLING
 from asyncrl.weights.vllm_handover import parameters, prefills, sealed
@@ -130,6 +132,7 @@ class Routes:
         self.access, self.weights_access = credentials.access("engine"), credentials.access("weights")
         self.hosts = Hosts(*os.environ.get(ENGINE_HOSTS, LOOPBACK).split(","))
         self.served = served_from_environment()
+        self.core = CoreWatch()
         self._end_remembered = False
         # As in the engine's core: every request reads some of them.
         enable_envs_cache()
@@ -173,6 +176,8 @@ class Routes:
             await self._generate(policy, engine, body, receive, send)
         elif name == "state":
             await _reply(send, 200, await self._state(policy, engine))
+        elif name == "alive":
+            await _reply(send, 200, self.core.look(engine))
         elif name == "abort":
             ids = (await _read_body(receive))["ids"]
             await engine.abort([policy.own(str(i)) for i in ids])

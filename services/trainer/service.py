@@ -27,7 +27,7 @@ from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config, load_config, parse_config
 from asyncrl.credentials import Credentials
 from asyncrl.data.table import TokenValues, TrajectoryWriter
-from asyncrl.endpoint import stop_file, wait_for_addresses
+from asyncrl.endpoint import stalled_file, stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.import_path import load_object
 from asyncrl.jsonfile import read_json, write_json
@@ -388,6 +388,8 @@ class Heartbeat:
                     flush=True,
                 )
                 faulthandler.dump_traceback(file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    stalled_file(self._path).touch()
                 return
             with contextlib.suppress(OSError):
                 os.utime(self._path)
