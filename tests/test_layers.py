@@ -31,6 +31,8 @@ LAYERS = [
         "clock",
         "images",
         "image_processor",
+        "helper_process",
+        "time_budget",
     },
     {"algo"},
     {"config_sections", "config_changes"},
@@ -50,7 +52,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "rewards", "sandbox", "types", "errors", "envs", "together", "images"}
+ENVS_USE = {"env", "rewards", "sandbox", "types", "errors", "envs", "together", "images", "helper_process"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
