@@ -111,7 +111,11 @@ def test_every_recipe_resolves(recipe):
     settings = resolve_settings(config.algo)
     assert settings["loss"]["name"] and load_env(config.env.name)
     assert config.max_tokens >= config.rollout.max_tokens_per_turn
-    real = {"math_qwen3_grpo": "Qwen/Qwen3-0.6B", "math_qwen3_8b_grpo": "Qwen/Qwen3-8B"}
+    real = {
+        "math_qwen3_grpo": "Qwen/Qwen3-0.6B",
+        "math_qwen3_8b_grpo": "Qwen/Qwen3-8B",
+        "smollm2_svamp": "smollm2-135m",
+    }
     if recipe in real:
         assert (config.model.path, config.train.betas) == (real[recipe], (0.9, 0.95))
     else:

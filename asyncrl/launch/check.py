@@ -42,7 +42,7 @@ from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
-from asyncrl.train.supervised.sources import has_rows as has_supervised_rows, open_rows, run_folder
+from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
 from asyncrl.weights.nixl_agent import check_nixl
 
@@ -318,7 +318,7 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
 def check_supervised(config: Config) -> None:
     """Check the model and rows of a supervised training, each row once. Raises `ConfigError` and `InputError`."""
     check_model("model.path", config.model.path, config)
-    if has_supervised_rows(config):
+    if learns_from_rows(config):
         for rows in open_rows(config):
             if rows is not None:
                 rows.check()

@@ -105,19 +105,24 @@ def test_rows_that_cannot_be_learned_from_are_refused_before_anything_starts(tin
         check_supervised(config_of(tiny_model, rows, {"completion": "{gold}"}))
     with pytest.raises(ConfigError, match=r"sft.data: there is no file or folder"):
         check_supervised(config_of(tiny_model, rows, {"data": "absent.jsonl"}))
-    rows.write_text('{"question": "1 + 1?", "answer": "2"}\n{"answer": "4"}\n')
-    with pytest.raises(InputError, match=r"rows.jsonl, line 2: column 'question' is missing"):
-        check_supervised(config_of(tiny_model, rows))
+    broken = rows.with_name("broken.jsonl")
+    broken.write_text('{"question": "1 + 1?", "answer": "2"}\n{"answer": "4"}\n')
+    with pytest.raises(InputError, match=r"broken.jsonl, line 2: column 'question' is missing"):
+        check_supervised(config_of(tiny_model, broken))
 
 
-def test_scripted_episodes_need_an_expert(tiny_model, rows):
+def test_scripted_episodes_need_an_expert(tiny_model, tmp_path):
     config = parse_config(
         {"model": {"path": tiny_model}, "env": {"name": "gridworld"}, "engine": {"max_model_len": 64},
          "sft": {"data": "scripted"}}
     )  # fmt: skip
     check_supervised(config)
-    with pytest.raises(ConfigError, match="'dataset' has no oracle"):
-        check_supervised(config_of(tiny_model, rows, {"data": "scripted"}))
+    (tmp_path / "mute.py").write_text(
+        "from asyncrl.env.protocol import Env\n\n\nclass Mute(Env):\n    def reset(self):\n        return []\n"
+    )
+    other = {"env": {"name": f"{tmp_path}/mute.py:Mute"}, "sft": {"data": "scripted"}}
+    with pytest.raises(ConfigError, match=r"are episodes of a scripted expert, and .*Mute' has no oracle"):
+        check_supervised(parse_config({**config.model_dump(mode="json"), **other}, strict=False))
 
 
 def test_the_tiny_base_model_takes_no_rows():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.config_sections import SCRIPTED, TRAINED_ON
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import Data, Part, open_data
 from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import Conversations
@@ -41,13 +41,13 @@ def run_folder(config: Config) -> Path | None:
     return path if path is not None and is_run(path) else None
 
 
-def has_rows(config: Config) -> bool:
+def learns_from_rows(config: Config) -> bool:
     """True where rows of a data set are to be learned from, not the episodes of a run or of a scripted expert."""
     return config.sft.data != SCRIPTED and run_folder(config) is None
 
 
 def open_rows(config: Config) -> tuple[SeveralRows, SeveralRows | None]:
-    """Return the rows to learn from, and the held-out ones, None without any. For `has_rows`.
+    """Return the rows to learn from, and the held-out ones, None without any. For `learns_from_rows`.
 
     Raises `ConfigError` and `InputError` for rows that are not there or cannot be read.
     """
@@ -58,12 +58,24 @@ def open_rows(config: Config) -> tuple[SeveralRows, SeveralRows | None]:
                 "data.train: must name the rows to learn from (a file, a folder or a data set of the hub), or sft.data "
                 "must"
             )
-        opened = open_data(data.model_copy(update={"prompt": sft.prompt} if sft.prompt else {}))
+        opened = open_data(
+            data.model_copy(update={"prompt": sft.prompt} if sft.prompt else {}), config.model.path
+        )
     else:
-        # Held-out rows of the run are another set, perhaps of another form.
-        own = {"train": sft.data, "heldout": "", "heldout_share": 0.0, "set": "", "limit": 0}
-        opened = open_data(data.model_copy(update=own | ({"prompt": sft.prompt} if sft.prompt else {})))
+        opened = _opened_apart(config)
     return SeveralRows(config, opened.train), _heldout(config, opened)
+
+
+def _opened_apart(config: Config) -> Data:
+    """Return the rows of `sft.data`, whose errors name that key."""
+    own = {"train": config.sft.data, "heldout": "", "heldout_share": 0.0, "set": "", "limit": 0, "answer": ""}
+    if config.sft.prompt:
+        own["prompt"] = config.sft.prompt
+    try:
+        return open_data(config.data.model_copy(update=own), config.model.path)
+    except (ConfigError, InputError) as error:
+        text = str(error).replace("data.train", "sft.data").replace("data.prompt", "sft.prompt")
+        raise type(error)(text) from error
 
 
 def _heldout(config: Config, opened: Data) -> SeveralRows | None:

@@ -1,6 +1,8 @@
 """Rows of the forms that people keep conversations in, and what of them is learned."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments":
 
 
 def conversations(tmp_path, rows, completion="", min_reward=None, **data):
-    file = tmp_path / "rows.jsonl"
+    # A file is read once in a process.
+    file = Path(tempfile.mkdtemp(dir=tmp_path)) / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     opened = open_data(DataConfig.model_validate({"train": str(file), "heldout_share": 0.0, **data}))
     return Conversations(opened.train[0], completion, min_reward)

@@ -142,8 +142,8 @@ def test_rows_that_have_changed_are_refused_when_a_training_is_resumed(tiny_mode
     sft = {"steps": 4, "checkpoint_every": 2}
     run = write_run(tmp_path / "run", tiny_model, {"train": rows}, sft)
     train_supervised(run)
-    write_rows(tmp_path / "rows.jsonl", answers=WORDS[::-1])
-    write_run(run, tiny_model, {"train": rows}, sft | {"steps": 6})
+    others = write_rows(tmp_path / "others.jsonl", answers=WORDS[::-1])
+    write_run(run, tiny_model, {"train": others}, sft | {"steps": 6})
     with pytest.raises(ConfigError, match="was trained on other rows"):
         train_supervised(run)
 
