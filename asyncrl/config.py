@@ -92,7 +92,7 @@ class Config(Section):
     scale: ScaleConfig = ScaleConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     opponents: OpponentsConfig = OpponentsConfig()
-    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
+    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     outer: OuterConfig = OuterConfig()

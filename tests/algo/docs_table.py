@@ -13,8 +13,8 @@ from asyncrl.algo.settings import DEFAULTS, needed, resolve_settings
 EVERYWHERE = {"proximal", "behavior", "step_start"}
 LEARNS = "learns in 5 seeds at limits 0 to 4 ([study](../studies/staleness.md))"
 SHOWN = {
-    "grpo": LEARNS,
-    "decoupled_ppo": f"the default; {LEARNS}",
+    "grpo": "the default ([study](../studies/same_end.md))",
+    "decoupled_ppo": LEARNS,
     "tis": LEARNS,
     "ppo_ewma": LEARNS,
     "vcpo": LEARNS,
