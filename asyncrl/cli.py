@@ -20,6 +20,7 @@ from pathlib import Path
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
+from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_in
 
 COMMANDS = (
@@ -35,6 +36,7 @@ COMMANDS = (
     "compare",
     "study",
     "sft",
+    "models",
     "config",
     "plan",
     "doctor",
@@ -47,7 +49,7 @@ COMMANDS = (
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
-KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune")}
+KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune", "join-token")}
 """Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141
@@ -85,6 +87,7 @@ def _main(arguments: Sequence[str]) -> int:
     if not arguments:
         build_parser().print_help(sys.stderr)
         return 2
+    exempt()
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

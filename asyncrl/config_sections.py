@@ -34,6 +34,23 @@ def empty_or_url(value: str) -> str:
     return value
 
 
+RENDERED = (
+    "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "tokenizer_kwargs", "padding", "truncation", "max_length", "return_tensors",
+    "return_dict", "return_assistant_tokens_mask", "bos_token", "eos_token",
+)  # fmt: skip
+"""What rendering sets itself, and so is no variable of a chat template that may be given."""
+
+
+def check_template_args(given: dict[str, Any]) -> dict[str, Any]:
+    """Return variables of a chat template. Raises `ValueError` for one that rendering sets itself, and for what is no
+    name."""
+    for name in given:
+        if not name.isidentifier() or name in RENDERED:
+            raise ValueError(f"{name}: is no variable that a chat template can be given")
+    return given
+
+
 SELF_TEACHER = "self"
 """Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
 
@@ -98,6 +115,16 @@ class ModelConfig(Section):
     reasoning_format: str = ""
     """How the model writes its reasoning: think (`<think>...</think>`), or the name of one of vLLM's reasoning parsers.
     What they find is split from the text that environments get; empty leaves it there."""
+    chat_template: str = ""
+    """File of a chat template that takes the place of the model's own."""
+    chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the chat template, such as `{ enable_thinking = false }` or `{ reasoning_effort = "low" }`: the same
+    in training, evaluation, the gateway and `asyncrl serve policy`."""
+
+    @field_validator("chat_template_args")
+    @classmethod
+    def _template_args(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_template_args(value)
 
 
 class EnvConfig(Section):
@@ -392,8 +419,10 @@ class BufferConfig(Section):
     """Groups that one step trains on."""
     max_staleness: int = Field(1, ge=0)
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
-    drop_no_signal: bool = True
-    """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
+    drop_no_signal: bool | None = None
+    """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
+    others are played in their place. Left out, that is done where the objective allows it; a critic, a teacher, a
+    KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
@@ -555,7 +584,7 @@ class TrainConfig(Section):
     replay_max_age: Seldom[int] = Field(8, ge=1)
     """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
     Fresh groups are held to `buffer.max_staleness` as ever."""
-    collapse_guard: Seldom[bool] = True
+    collapse_guard: Seldom[bool] = False
     """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
@@ -747,17 +776,65 @@ class EvalConfig(Section):
     """Sampling temperature; 0 is greedy."""
 
 
-class SftConfig(Section):
-    """The tiny base model of `model.path = "sft"`, which `asyncrl sft` makes too, and its supervised warm start."""
+SCRIPTED, TRAINED_ON = "scripted", "train"
+"""What `sft.data` may name instead of a source: the environment's scripted episodes, and the rows of `data.train`."""
 
+
+class SftConfig(Section):
+    """Supervised training (docs/sft.md): the start of a model of yours on rows of conversations, or the tiny base model
+    of `model.path = "sft"` on scripted episodes. `asyncrl sft` does either alone."""
+
+    data: Sources = ""
+    """Rows that a model of yours learns from before the run trains it: sources as in `data.train`, with messages, or a
+    prompt and a completion; "train" for the rows of `data.train`; the folder of a run for the episodes it has solved;
+    "scripted" for those of the environment's expert. Empty: no supervised start, and with `asyncrl sft` the rows of
+    `data.train`."""
+    prompt: str = ""
+    """The user's message as in `data.prompt`, which is taken where this is empty."""
+    completion: str = ""
+    """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
+    {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
+    min_reward: float | None = None
+    """Keep rows whose `reward` is at least this. Left out, all rows are kept, and of a run's episodes those that
+    succeeded."""
+    limit: int = Field(0, ge=0)
+    """Rows to learn from at most, the first ones; 0 for all."""
+    max_length: int = Field(0, ge=0)
+    """Tokens of a row at most, longer ones are left out; 0 takes `engine.max_model_len`."""
+    epochs: float = Field(1.0, gt=0)
+    """How often each row is learned from, where `steps` is 0."""
+    steps: int = Field(0, ge=0)
+    """Optimizer steps; 0 takes those of `epochs`, and for the tiny base model 400."""
+    batch_size: Seldom[int] = Field(32, ge=1)
+    """Rows of one optimizer step; with `packing` so many times `max_length` tokens."""
+    packing: Seldom[bool] = False
+    """Fill each optimizer step with tokens: rows are put together up to `max_length` tokens. Rows never see each other
+    either way, and no padding is computed."""
+    learning_rate: Seldom[float] = Field(0.0, ge=0)
+    """Highest rate of the optimizer; 0 takes 2e-5, and 2e-3 for the tiny base model, whose rate rises in a tenth of the
+    steps and falls as a cosine. The optimizer is that of `[train]`."""
+    warmup_steps: Seldom[int] = Field(0, ge=0)
+    """Steps in which the rate rises from near 0."""
+    lr_schedule: Seldom[Literal["constant", "linear", "cosine"]] = "linear"
+    """What the rate does after the warm-up; the last two take it to near 0 by the last step."""
+    shuffle: Seldom[bool] = True
+    """Take the rows of each epoch in an order of its own. False keeps their order."""
+    seed: Seldom[int] = Field(0, ge=0)
+    """Of that order, and of a new adapter."""
+    heldout_rows: Seldom[int] = Field(100, ge=0)
+    """Rows of `data.heldout`, the first ones, on which the loss is measured before, every `checkpoint_every` steps and
+    after; 0 for none."""
+    checkpoint_every: Seldom[int] = Field(50, ge=0)
+    """Steps between checkpoints, and the most that an interruption costs; 0 keeps only the last."""
     hidden_size: Seldom[int] = Field(128, ge=HEAD_SIZE, multiple_of=HEAD_SIZE)
-    """Width of the model; it has an attention head for each 32 of it."""
+    """Width of the tiny base model; it has an attention head for each 32 of it."""
     num_layers: Seldom[int] = Field(4, ge=1)
-    """Layers of the model."""
+    """Layers of the tiny base model."""
     episodes: int = Field(4000, ge=1)
     """Scripted episodes to imitate."""
     oracle_fraction: Seldom[float] = Field(0.35, ge=0, le=1)
-    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
+    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn. A
+    model of yours imitates the expert alone."""
     oracle_first: Seldom[float] = Field(0.0, ge=0, le=1)
     """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Tiny models hardly learn
     to look something up, or to copy it, while most episodes are random; what they have learned before, they keep."""
@@ -766,12 +843,6 @@ class SftConfig(Section):
     it also predicts documents in which names recur."""
     concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
-    steps: int = Field(400, ge=1)
-    """Optimizer steps."""
-    batch_size: Seldom[int] = Field(32, ge=1)
-    """Episodes of one optimizer step."""
-    learning_rate: Seldom[float] = Field(2e-3, gt=0)
-    """Highest rate of the optimizer, after a tenth of the steps; it falls as a cosine."""
 
     @model_validator(mode="after")
     def _experts(self) -> SftConfig:
@@ -783,7 +854,7 @@ class SftConfig(Section):
 
     @property
     def num_heads(self) -> int:
-        """Attention heads."""
+        """Attention heads of the tiny base model."""
         return self.hidden_size // HEAD_SIZE
 
 

@@ -299,7 +299,9 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -> int:
     if args.role == "policy":
         from asyncrl.launch.check import check_model
+        from asyncrl.launch.local_models import local_model
 
+        args.checkpoint = local_model("serve policy", args.checkpoint)
         check_model("serve policy", args.checkpoint, config, policy=False)
     address = Address(args.host, args.port, credentials, args.ready_file, args.advertise)
     return ROLES[args.role].start(args, config, address)

@@ -25,8 +25,8 @@ from asyncrl.config import Config
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
+from asyncrl.http_clients import open_url
 from asyncrl.launch.activity import ActivityLog
-from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.buffer_report import BufferReport
 from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
@@ -43,6 +43,7 @@ from asyncrl.launch.scaling import Scaler
 from asyncrl.launch.sinks import SinkProcesses
 from asyncrl.launch.spread import ClusterOptions, check_one_machine, on_nodes
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
+from asyncrl.launch.supervised import start_model
 from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
 from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
@@ -52,7 +53,6 @@ from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.tls import client_context
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class TrainRun:
         tasks = plan_tasks(self.config)
         mark_unfinished(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
-        model = base_model(self.config)
-        self.models = {name: base_model(self.config.policy(name)) for name in self.config.policies}
+        model = start_model(self.config)
+        self.models = {name: start_model(self.config.policy(name)) for name in self.config.policies}
         # What an earlier launch has left, whose buffers were on nodes.
         self._settle()
         with self.cluster or contextlib.nullcontext():
@@ -456,7 +456,7 @@ class TrainRun:
             )
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(request, timeout=10, context=client_context()) as reply,
+                open_url(request, 10.0) as reply,
             ):
                 return json.loads(reply.read())["engine_busy_s"]
             return None
@@ -474,11 +474,6 @@ class TrainRun:
 
 def _policy_result(roles: PolicyRoles, stats: dict[str, Any]) -> PolicyResult:
     return PolicyResult(roles.folder, roles.config.buffer.max_staleness, stats)
-
-
-def base_model(config: Config) -> str:
-    """Return the model to start from; "sft" means the tiny base model, trained once and cached."""
-    return str(cached_base_model(config)) if config.model.path == "sft" else config.model.path
 
 
 def describe(result: EvalResult) -> str:

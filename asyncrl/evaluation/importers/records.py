@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.textfile import BOM, json_records, open_bytes, read_text, record_of
 from asyncrl.types import Task
 
 FORMATS = ("math", "humaneval", "mbpp", "livecodebench", "bfcl", "bfcl_multi_turn", "ifeval")
 """Modules of this package."""
+PEEK_BYTES = 4096
+"""How far into a file is looked for what it is."""
 
 
 class Imported(NamedTuple):
@@ -104,19 +107,18 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             import pyarrow.parquet
 
             found: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
+        elif _is_list(path):
+            found = json.loads(read_text(path))
         else:
-            written = path.read_text(encoding="utf-8")
-            found = json.loads(written) if written.lstrip().startswith("[") else written.splitlines()
+            yield from json_records(path)
+            return
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     for number, one in enumerate(found, 1):
-        if isinstance(one, str):
-            if not one.strip():
-                continue
-            try:
-                one = json.loads(one)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: no JSON: {error}") from error
-        if not isinstance(one, dict):
-            raise InputError(f"{path}, line {number}: must be an object, got {type(one).__name__}")
-        yield number, one
+        yield number, record_of(one, str(path), number)
+
+
+def _is_list(path: Path) -> bool:
+    """True for a file that is one JSON list."""
+    with open_bytes(path) as file:
+        return file.read(PEEK_BYTES).removeprefix(BOM).lstrip().startswith(b"[")
