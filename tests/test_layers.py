@@ -30,6 +30,7 @@ LAYERS = [
         "tracing",
         "clock",
         "images",
+        "progress",
         "image_processor",
         "textfile",
         "liveness",

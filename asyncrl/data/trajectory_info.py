@@ -16,6 +16,7 @@ from asyncrl.generation import Prefilled
 from asyncrl.types import (
     ANSWER_IDS,
     EXPLORED,
+    EXTRACTED,
     GREEDY_REWARD,
     MAX_GROUP_SIZE,
     MAX_REWARD,
@@ -116,6 +117,7 @@ _INFO: Mapping[str, Check] = {
     "call_turn": _PLACE,
     "called_by": _name,
     EXPLORED: _explored,
+    EXTRACTED: _name,
     GREEDY_REWARD: _real(MAX_REWARD),
     "hint_turns": _PLACE,
     "history_forks": _COUNT,

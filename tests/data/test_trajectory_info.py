@@ -25,6 +25,7 @@ GOOD = {
     "call_turn": 1,
     "called_by": "",
     "explored": EXPLORED,
+    "extracted": "42",
     "greedy_reward": 0.25,
     "hint_turns": 1,
     "history_forks": 0,
