@@ -20,10 +20,12 @@ from pathlib import Path
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
+from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_in
 
 COMMANDS = (
     "train",
+    "try",
     "monitor",
     "runs",
     "top",
@@ -48,7 +50,10 @@ COMMANDS = (
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
-KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune")}
+MODULES = {"try": "try_rows"}
+"""Modules of commands whose names are words of Python."""
+
+KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune", "join-token")}
 """Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141
@@ -58,6 +63,7 @@ EPILOG = """\
 examples:
   asyncrl recipes                                    list the recipes
   asyncrl train gridworld_grpo                       run one
+  asyncrl try my.toml --rows 4                       see prompts, answers and rewards before training
   asyncrl train my.toml train.num_steps=50 run.seed=1
   asyncrl config gridworld_grpo                      print every setting, defaults included
   asyncrl eval runs/NAME/checkpoints/step-000010 --env gridworld --tasks 200 --samples 4
@@ -86,6 +92,7 @@ def _main(arguments: Sequence[str]) -> int:
     if not arguments:
         build_parser().print_help(sys.stderr)
         return 2
+    exempt()
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -185,5 +192,5 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     for name in COMMANDS:
         if chosen not in COMMANDS or chosen == name:
-            importlib.import_module(f"asyncrl.commands.{name}").add(subparsers)
+            importlib.import_module(f"asyncrl.commands.{MODULES.get(name, name)}").add(subparsers)
     return parser

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
-from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
+from asyncrl.algo.settings import compared, resolve_settings
 from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
@@ -53,6 +53,7 @@ from asyncrl.config_sections import (
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
 from asyncrl.rows.settings import with_data
+from asyncrl.textfile import read_text, read_toml
 
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
@@ -91,7 +92,7 @@ class Config(Section):
     scale: ScaleConfig = ScaleConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     opponents: OpponentsConfig = OpponentsConfig()
-    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
+    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     outer: OuterConfig = OuterConfig()
@@ -271,6 +272,15 @@ class Config(Section):
         return self.scale.limits.get(role, (0, start[role]))[1]
 
     @property
+    def no_signal(self) -> frozenset[str]:
+        """What the episodes of a group agree in that the buffer drops for want of a signal; empty where it drops none.
+
+        Raises `ConfigError` for an objective that cannot be."""
+        if self.buffer.drop_no_signal is False:
+            return frozenset()
+        return compared(resolve_settings(self.algo))
+
+    @property
     def deterministic(self) -> bool:
         """True when sampling is seeded per turn: on-policy runs repeat."""
         return self.buffer.max_staleness == 0
@@ -285,7 +295,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_recipe(recipe)
     ran = path.suffix == ".json"
-    data = of_today(_read(path)) if ran else _read(path)
+    data = _read(path)
     from_base: dict[tuple[str, ...], Path] = {}
     if not ran:
         data = with_files_in(path.absolute().parent, data)
@@ -408,8 +418,7 @@ def _find_base(name: Any, recipe: Path) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        return json.loads(read_text(path)) if path.suffix == ".json" else read_toml(path)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except (ValueError, OSError) as error:
@@ -485,8 +494,6 @@ def explain_problem(problem: Any, root: type[Section] = Config) -> str:
     """Return one line for one pydantic problem of a `root`: key, value, what is allowed."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        if told := what_became_of(key):
-            return f"{key}: unknown key; {told}"
         *parents, last = problem["loc"]
         known = _fields_at(parents, root)
         close = difflib.get_close_matches(str(last), known, n=1)
@@ -498,10 +505,7 @@ def explain_problem(problem: Any, root: type[Section] = Config) -> str:
     value = problem["input"]
     if not key:
         return message
-    told = what_became_of_value(key, value)
-    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}" + (
-        told and f"; {told}"
-    )
+    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
 
 
 def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from asyncrl.algo import signature
 from asyncrl.algo.curation.curricula import FILE_ORDER, Factory, factory
 from asyncrl.algo.needs import KNOWN
-from asyncrl.algo.settings import needed, part_needs, resolve_settings
+from asyncrl.algo.settings import always_signal, needed, part_needs, resolve_settings
 from asyncrl.config_sections import (
     DRAFT_MODELS,
     SCHEDULES,
@@ -63,6 +63,8 @@ class Recipe(Protocol):
     def rollout(self) -> RolloutConfig: ...
     @property
     def buffer(self) -> BufferConfig: ...
+    @property
+    def no_signal(self) -> frozenset[str]: ...
     @property
     def scale(self) -> ScaleConfig: ...
     @property
@@ -229,20 +231,7 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
         return
     yield from _ruled_out(
         f"with engine.pipeline_parallel={stages}",
-        ("lora.rank", recipe.lora.rank > 0, "0", "adapters over stages have not been tried"),
         ("engine.prefill", recipe.engine.prefill > 0, "0", "each stage has a cache of its own layers alone"),
-        (
-            "engine.kv_offload_gib",
-            recipe.engine.kv_offload_gib > 0,
-            "0",
-            "this has not been tried over stages",
-        ),
-        (
-            "engine.speculative.method",
-            recipe.engine.speculative.method != "off",
-            "'off'",
-            "speculation over stages has not been tried",
-        ),
         (
             "train.router_replay",
             recipe.train.router_replay,
@@ -256,6 +245,21 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
             "the first stage has no final hidden states",
         ),
     )
+
+
+def untried(recipe: Recipe) -> list[str]:
+    """Return the combinations of a recipe that nobody has run: no reason is known why they should not work."""
+    stages, policies = recipe.engine.pipeline_parallel > 1, bool(recipe.policies)
+    pairs = {
+        "lora.rank with engine.pipeline_parallel": recipe.lora.rank > 0 and stages,
+        "engine.kv_offload_gib with engine.pipeline_parallel": recipe.engine.kv_offload_gib > 0 and stages,
+        "engine.speculative.method with engine.pipeline_parallel": (
+            recipe.engine.speculative.method != "off" and stages
+        ),
+        "policies with train.tensor_parallel": policies and recipe.train.tensor_parallel > 1,
+        "policies with train.old_policy='interrupt'": policies and recipe.train.old_policy == "interrupt",
+    }
+    return [f"{pair} has not been tried" for pair, given in pairs.items() if given]
 
 
 def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
@@ -665,7 +669,6 @@ def _tensor_parallel_problems(recipe: Recipe) -> Iterator[str]:
             "left out",
             "trainers exchange whole weights of their optimizers",
         ),
-        ("policies", bool(recipe.policies), "left out", "only a run with one trainer has been tried"),
     )
 
 
@@ -707,7 +710,6 @@ def _interruption_problems(recipe: Recipe) -> Iterator[str]:
             "another one",
             "the token at which a branch begins is sampled by no engine",
         ),
-        ("policies", bool(recipe.policies), "left out", "only a run with one trainer has been tried"),
     )
 
 
@@ -815,7 +817,7 @@ def _minimax_problems(recipe: ManyPolicies, name: str) -> Iterator[str]:
         ),
         (
             f"{own}.buffer.drop_no_signal",
-            policy.buffer.drop_no_signal,
+            policy.buffer.drop_no_signal is not False,
             "true",
             "false, or left out",
             "episodes that the game rewards alike differ for the critic",
@@ -954,6 +956,7 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
             )
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
+    _check_no_signal(recipe, settings)
     _check_early_end(recipe, words)
     _check_long_rows(recipe, words)
     if "slow_values" in words and settings["value"]["trunk"] != "own":
@@ -1032,6 +1035,15 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 
 
+def _check_no_signal(recipe: Recipe, settings: dict[str, Any]) -> None:
+    """Refuse to drop groups that the objective learns from. Raises `ConfigError`."""
+    if recipe.buffer.drop_no_signal and (part := always_signal(settings)):
+        raise ConfigError(
+            f"buffer.drop_no_signal: must be false, or left out, with {part}, which may learn from groups whose "
+            "episodes all earned the same, got true"
+        )
+
+
 def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
     """Refuse an early end of groups that would have had a signal. Raises `ConfigError`."""
     rollout = recipe.rollout
@@ -1042,7 +1054,7 @@ def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
         raise ConfigError(
             f"rollout.decide_after: must be 0, or from 2 to below rollout.group_size={rollout.group_size}, {got}"
         )
-    if not recipe.buffer.drop_no_signal:
+    if not recipe.no_signal:
         raise ConfigError(
             "buffer.drop_no_signal: must be true with rollout.decide_after, which drops groups without a signal before "
             "they are whole"

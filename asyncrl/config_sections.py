@@ -34,6 +34,23 @@ def empty_or_url(value: str) -> str:
     return value
 
 
+RENDERED = (
+    "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "tokenizer_kwargs", "padding", "truncation", "max_length", "return_tensors",
+    "return_dict", "return_assistant_tokens_mask", "bos_token", "eos_token",
+)  # fmt: skip
+"""What rendering sets itself, and so is no variable of a chat template that may be given."""
+
+
+def check_template_args(given: dict[str, Any]) -> dict[str, Any]:
+    """Return variables of a chat template. Raises `ValueError` for one that rendering sets itself, and for what is no
+    name."""
+    for name in given:
+        if not name.isidentifier() or name in RENDERED:
+            raise ValueError(f"{name}: is no variable that a chat template can be given")
+    return given
+
+
 SELF_TEACHER = "self"
 """Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
 
@@ -98,6 +115,16 @@ class ModelConfig(Section):
     reasoning_format: str = ""
     """How the model writes its reasoning: think (`<think>...</think>`), or the name of one of vLLM's reasoning parsers.
     What they find is split from the text that environments get; empty leaves it there."""
+    chat_template: str = ""
+    """File of a chat template that takes the place of the model's own."""
+    chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the chat template, such as `{ enable_thinking = false }` or `{ reasoning_effort = "low" }`: the same
+    in training, evaluation, the gateway and `asyncrl serve policy`."""
+
+    @field_validator("chat_template_args")
+    @classmethod
+    def _template_args(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_template_args(value)
 
 
 class EnvConfig(Section):
@@ -392,8 +419,10 @@ class BufferConfig(Section):
     """Groups that one step trains on."""
     max_staleness: int = Field(1, ge=0)
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
-    drop_no_signal: bool = True
-    """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
+    drop_no_signal: bool | None = None
+    """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
+    others are played in their place. Left out, that is done where the objective allows it; a critic, a teacher, a
+    KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
@@ -555,7 +584,7 @@ class TrainConfig(Section):
     replay_max_age: Seldom[int] = Field(8, ge=1)
     """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
     Fresh groups are held to `buffer.max_staleness` as ever."""
-    collapse_guard: Seldom[bool] = True
+    collapse_guard: Seldom[bool] = False
     """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"

@@ -75,6 +75,11 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def stalled_file(heartbeat: Path) -> Path:
+    """Return the file that a trainer's rank leaves beside its heartbeat when it finds that it hangs."""
+    return heartbeat.with_suffix(".stalled")
+
+
 def announce(ready_file: Path, url: str, pid: int) -> None:
     """Write `{"url", "pid"}`. Readers see the whole file or none."""
     write_json(ready_file, {"url": url, "pid": pid})

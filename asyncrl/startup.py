@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -41,11 +42,26 @@ class Meter(Protocol):
         ...
 
 
-class ProcessMeter:
-    """Measures a process of this machine."""
+@dataclass(slots=True)
+class Used:
+    """A `Meter` of what another process reports."""
 
-    def __init__(self, pid: int) -> None:
+    cpu: float = 0.0
+    data: int = 0
+
+    def cpu_s(self) -> float:
+        return self.cpu
+
+    def data_bytes(self) -> int:
+        return self.data
+
+
+class ProcessMeter:
+    """Measures a process of this machine, or only what it has started."""
+
+    def __init__(self, pid: int, descendants_only: bool = False) -> None:
         self.pid = pid
+        self.descendants_only = descendants_only
         self._found: list[psutil.Process] = []
         self._found_at = -math.inf
 
@@ -71,7 +87,10 @@ class ProcessMeter:
             self._found = []
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(self.pid)
-                self._found = [process, *process.children(recursive=True)]
+                self._found = [
+                    *(() if self.descendants_only else (process,)),
+                    *process.children(recursive=True),
+                ]
             self._found_at = time.monotonic()
         return self._found
 

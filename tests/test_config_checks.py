@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
-from asyncrl.config_checks import check_minimax, check_objective
+from asyncrl.config_checks import check_minimax, check_objective, untried
 from asyncrl.errors import ConfigError
 from asyncrl.launch.check import check_recipe
 
@@ -131,7 +131,7 @@ def recipe(algo, **sections):
         (
             {"preset": "remax"},
             {"rollout": {"decide_after": 4}},
-            "rollout.decide_after: must be 0 with algo: an objective with a greedy baseline",
+            "buffer.drop_no_signal: must be true with rollout.decide_after",
         ),
         (
             {"preset": "grpo", "advantage": {"name": "tree"}},
@@ -348,8 +348,7 @@ def test_a_critics_reward_keeps_groups_that_the_game_rewards_alike():
     check_minimax(minimax)
     check_minimax(recipe({"preset": "ppo"}, **(MINIMAX | rival(algo={"preset": "dr_mas"}))))
     assert (plain.minimax, minimax.minimax, minimax.policy("rival").minimax) == (False, True, False)
-    assert [one.policy("rival").buffer.drop_no_signal for one in (plain, minimax)] == [True, False]
-    assert minimax.buffer.drop_no_signal
+    assert [one.policy("rival").buffer.drop_no_signal for one in (plain, minimax)] == [None, False]
 
 
 def test_engines_hold_an_exploiters_copies_beside_past_versions():
@@ -414,3 +413,12 @@ def test_the_periodic_schedule_takes_group_relative_objectives():
 def test_keys_for_long_rows_that_exclude_each_other_are_refused(train, algo, named):
     with pytest.raises(ConfigError, match=named):
         check_objective(recipe(algo, train=train))
+
+
+def test_what_nobody_has_tried_is_said_and_not_refused():
+    staged = {"engine": {"pipeline_parallel": 2, "kv_offload_gib": 1.0}, "lora": {"rank": 8}}
+    assert untried(recipe({"preset": "grpo"}, **staged)) == [
+        "lora.rank with engine.pipeline_parallel has not been tried",
+        "engine.kv_offload_gib with engine.pipeline_parallel has not been tried",
+    ]
+    assert untried(recipe({"preset": "grpo"})) == []

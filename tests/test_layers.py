@@ -30,10 +30,17 @@ LAYERS = [
         "tracing",
         "clock",
         "images",
+        "progress",
         "image_processor",
+        "textfile",
+        "liveness",
+        "http_clients",
+        "outage_log",
+        "helper_process",
+        "time_budget",
     },
     {"algo"},
-    {"config_sections", "config_changes"},
+    {"config_sections"},
     {"config_checks", "rows"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
@@ -50,7 +57,9 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "rewards", "rows", "sandbox", "types", "errors", "envs", "together", "images"}
+ENVS_USE = {
+    "env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards", "rows", "helper_process",
+}  # fmt: skip
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

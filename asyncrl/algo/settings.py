@@ -118,6 +118,12 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
         for key, value in layer.items():
             settings[key] = _overlay(key, settings[key], copy.deepcopy(value))
     _check(settings)
+    if "proximal" in given and "proximal" not in needed(settings):
+        raise ConfigError(
+            f"algo.proximal: {settings['proximal']['name']!r} is read by no part of this objective (the loss is "
+            f"{settings['loss']['name']!r}); leave it out. A loss of your own reads it as `inputs.log_ratio`, in its "
+            'own body or with @needs("proximal") from asyncrl.algo.needs'
+        )
     return settings
 
 
@@ -159,6 +165,38 @@ def measured_needs(settings: Mapping[str, Any]) -> frozenset[str]:
     """What the loss and corrections with `@step_statistics` need: it is measured on the whole step."""
     found = [part_needs(kind, part) for kind, part in loss_parts(settings)]
     return frozenset[str]().union(*(words for words in found if "step_statistics" in words))
+
+
+def compared(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Return what the trajectories of a group must agree in for the group to carry no gradient.
+
+    The words are those of `needs.COMPARED`. Empty where `always_signal` names a part that may learn from any group.
+    """
+    if always_signal(settings):
+        return frozenset()
+    advantage = signature.read("advantage", settings["advantage"]["name"])
+    return advantage.zero_where_equal if advantage is not None else frozenset()
+
+
+def always_signal(settings: Mapping[str, Any]) -> str:
+    """Return the key and value by which any group may carry a gradient, whatever its episodes earned; "" without one.
+
+    settings: resolved ones.
+    """
+    kl, entropy = settings["kl"], settings["entropy_control"]["target"] is not None
+    advantage, loss = (signature.read(kind, settings[kind]["name"]) for kind in ("advantage", "loss"))
+    parts = {
+        f"algo.advantage.name={settings['advantage']['name']!r}": advantage is None
+        or not advantage.zero_where_equal,
+        f"algo.loss.name={settings['loss']['name']!r}": loss is None or not loss.weighed_by_advantage,
+        f"algo.normalize.name={settings['normalize']['name']!r}": settings["normalize"]["name"] != "none",
+        "algo.shaping": bool(settings["shaping"]),
+        f"algo.kl.coef={kl['coef']:g}": bool(kl["coef"]) or kl["target"] is not None,
+        "algo.entropy_coef": bool(settings["entropy_coef"]) or entropy,
+        "algo.success_nll_coef": bool(settings["success_nll_coef"]),
+        "a critic": "values" in needed(settings),
+    }
+    return next((name for name, found in parts.items() if found), "")
 
 
 def loss_parts(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:

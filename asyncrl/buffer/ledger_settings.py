@@ -23,6 +23,8 @@ class LedgerSettings:
     max_attempts: int = 3
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
+    compared: frozenset[str] = frozenset({"rewards"})
+    """What the episodes of a group agree in where the group has no signal, see `algo.settings.compared`."""
     decide_after: int = 0
     """Episodes after which a group may have ended early, because all of them earned the same; 0 for none."""
     complete_age: int = 0
@@ -69,7 +71,8 @@ class LedgerSettings:
             max_staleness=config.buffer.max_staleness,
             group_size=config.rollout.group_size,
             lease_s=config.rollout.lease_s,
-            drop_no_signal=config.buffer.drop_no_signal,
+            drop_no_signal=bool(config.no_signal),
+            compared=config.no_signal,
             decide_after=config.rollout.decide_after,
             complete_age=config.train.replay_max_age if config.train.complete_groups else 0,
             max_tokens=config.max_tokens,
@@ -79,6 +82,11 @@ class LedgerSettings:
             vocab_size=vocab_size,
             population=config.population,
         )
+
+    @property
+    def no_signal(self) -> frozenset[str]:
+        """What the episodes of a group that is dropped for want of a signal agree in; empty where none is dropped."""
+        return self.compared if self.drop_no_signal else frozenset()
 
     @property
     def max_over_provision(self) -> int:

@@ -182,7 +182,7 @@ def _algo() -> SectionText:
     )
     preset = (
         "`algo.preset`",
-        '`"decoupled_ppo"`',
+        '`"grpo"`',
         "[a preset](algorithms/presets.md)",
         "The published method to start from.",
     )

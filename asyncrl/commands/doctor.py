@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.errors import ConfigError
+from asyncrl.http_clients import set_proxies
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -199,9 +200,19 @@ async def _sandbox() -> str:
         await end_launcher()
 
 
+def check_proxy() -> list[tuple[str, str]]:
+    """A proxy is no problem: processes of a run call each other without it."""
+    found = set_proxies()
+    names = ", ".join(f"{name}={value}" for name, value in found.items())
+    line = (
+        f"proxy {names}: used for what is elsewhere, never between processes of a run; NO_PROXY exempts hosts"
+    )
+    return [(line, "")] if found else []
+
+
 CHECKS = (
     *(check_python, check_packages, check_builds, check_gpus),
-    *(check_compiler, check_libraries, check_memory, check_sandbox),
+    *(check_compiler, check_libraries, check_memory, check_sandbox, check_proxy),
 )
 
 

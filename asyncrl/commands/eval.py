@@ -101,7 +101,8 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
             apply_override(data, override)
         config = parse_config(data)
         search_in(config.run.python_path)
-    check_evaluation(config)
+    for note in check_evaluation(config):
+        print(f"note: {note}", file=sys.stderr)
     # A known data set stands for the environment that plays it.
     env = config.env.name
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))

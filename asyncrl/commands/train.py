@@ -172,6 +172,7 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asyncrl.config_checks import untried
     from asyncrl.launch.check import check_run
     from asyncrl.launch.train import TrainRun, describe
     from asyncrl.plan.refuse import check_memory
@@ -186,7 +187,10 @@ def run(args: argparse.Namespace) -> int:
         _print_finished(done, path)
         return 0
     on = _cluster(args, config)
-    check_run(config, alone=on is None)
+    for combination in untried(config):
+        print(f"warning: {combination}; if it fails, please report it with the logs", file=sys.stderr)
+    for note in check_run(config, alone=on is None):
+        print(f"note: {note}", file=sys.stderr)
     if on is None:
         # What is predicted are the GPUs of one machine.
         check_memory(config)

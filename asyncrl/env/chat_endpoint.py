@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from asyncrl.errors import EnvironmentFailure, InfrastructureError
+from asyncrl.http_clients import async_client
 
 ATTEMPTS = 3
 PAUSE_S = 0.5
@@ -43,7 +44,7 @@ class ChatEndpoint:
         if self._client is None:
             key = os.environ.get(KEY_VARIABLE, "")
             headers = {"Authorization": f"Bearer {key}"} if key else {}
-            self._client = httpx.AsyncClient(headers=headers, timeout=self.timeout_s)
+            self._client = async_client(self.url, headers=headers, timeout=self.timeout_s)
         problem = ""
         for attempt in range(ATTEMPTS):
             if attempt:

@@ -77,10 +77,38 @@ def check_place(name: str, services: int | Literal["auto"], config: dict[str, An
         )
 
 
+def provided(name: str, config: Mapping[str, Any], where: str = "env.config") -> frozenset[str]:
+    """Return what an environment's steps give, by its class; of one that plays others, what all of these give."""
+    env_class = load_env(name)
+    if name in ELSEWHERE:
+        # What an agent's program reports of its episodes may have components.
+        return frozenset({"components"})
+    inner = list(_inner(env_class, config, where))
+    if not inner:
+        return env_class.provides
+    return frozenset.intersection(*(provided(one, settings, place) for place, one, settings in inner))
+
+
+def check_provided(name: str, config: Mapping[str, Any], needed: Mapping[str, str]) -> None:
+    """Refuse an environment that lacks what an objective reads.
+
+    needed: words of `Env.provides`, each with the key and value that asks for it. Raises `ConfigError`.
+    """
+    given = provided(name, config)
+    for word, key in needed.items():
+        if word not in given:
+            raise ConfigError(
+                f"env.name: {name!r} gives no {word} (`Step.{word}`), which {key} learns from; choose an environment "
+                f'that does, or, if this one gives them, say so in its class: `provides = frozenset({{"{word}"}})`'
+            )
+
+
 def check_environment(
     name: str, config: Mapping[str, Any], task: Task, where: str = "env.config", fails: bool = False
-) -> None:
-    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
+) -> bool:
+    """Make an environment for `task` and close it; return whether it, or one inside it, offers tools.
+
+    Raises `ConfigError` if it refuses its settings.
 
     fails: raise `EpisodeError`, too, where its constructor fails.
 
@@ -89,19 +117,21 @@ def check_environment(
     """
     env_class = load_env(name)
     inner = list(_inner(env_class, config, where))
+    offered = False
     for inner_where, inner_name, inner_config in inner:
         first = first_task(inner_name, inner_config, "train", inner_where)
-        check_environment(inner_name, inner_config, first, inner_where)
+        offered = check_environment(inner_name, inner_config, first, inner_where) or offered
     if inner or name in ELSEWHERE:
-        return
+        return offered
     backend = dict({p.name: p.default for p in _parameters(env_class.__init__)}, **config).get("sandbox")
     try:
-        asyncio.run(_make(env_class, name, dict(config), task, backend))
+        return asyncio.run(_make(env_class, name, dict(config), task, backend))
     except InputError as error:
         raise ConfigError(f"{error} (tried on task {task.id!r})") from error
     except EpisodeError:
         if fails:
             raise
+        return bool(env_class.tools)
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
@@ -116,13 +146,14 @@ def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "e
     return found
 
 
-async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> None:
+async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> bool:
     if isinstance(backend, str):
         # Environments that run code have a setting of this name for their sandbox.
         await choose(backend)
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
         await calls.construct(task, config, RESET_TIMEOUT_S)
+        return bool(calls.env.tools)
     finally:
         with contextlib.suppress(Exception):
             await calls.close(CLOSE_TIMEOUT_S)

@@ -110,6 +110,9 @@ class Env:
     """Its sessions may run in the rollout worker's own process (`env.services = 0`). Set True only if every method
     takes microseconds or awaits, nothing that a model wrote is executed, and no other process is started. A class says
     it of itself: it is not inherited."""
+    provides: ClassVar[frozenset[str]] = frozenset()
+    """What its steps give beside messages and rewards: "components" (`Step.components`), "matches" (`Step.matches`).
+    An objective that reads these is refused for an environment that does not say that it gives them."""
     max_turns: int = 16
     """Turns after which an episode is truncated, unless the recipe sets a lower limit."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.rows.files import read_json_lines
+from asyncrl.textfile import json_records
 from asyncrl.types import Task
 
 KEYS = {"id", "seed", "split", "data"}
@@ -22,17 +22,19 @@ def read_task_file(path: str | Path, env: str) -> list[Task]:
     """
     tasks: list[Task] = []
     seen: dict[str, int] = {}
-    for number, record in read_json_lines(path, key="env.task_file"):
+    for number, record in json_records(path, "env.task_file"):
         try:
             task = _parse(record, env)
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number}: {error}") from error
+            raise InputError(f"env.task_file: {path}, line {number}: {error}") from error
         if task.id in seen:
-            raise InputError(f"{path}, line {number}: id {task.id!r} stands on line {seen[task.id]} already")
+            raise InputError(
+                f"env.task_file: {path}, line {number}: id {task.id!r} stands on line {seen[task.id]} already"
+            )
         seen[task.id] = number
         tasks.append(task)
     if not tasks:
-        raise InputError(f"{path}: holds no task")
+        raise InputError(f"env.task_file: {path}: holds no task")
     return tasks
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.textfile import parse_lines
 from asyncrl.types import FailureClass, Group
 
 METRICS = ("success", "reward")
@@ -60,7 +61,7 @@ def values_by_task(path: Path, metric: str) -> dict[str, list[float]]:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        rows = parse_lines(path.read_bytes())
         for row in rows:
             for name in ("env", "task", "failure", *METRICS):
                 row[name]

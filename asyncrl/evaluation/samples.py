@@ -13,6 +13,7 @@ from asyncrl.env.parts import PART
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.rows import episode_rows
 from asyncrl.evaluation.suite import Suite
+from asyncrl.textfile import parse_lines
 from asyncrl.types import Group, Task
 
 FILE = "samples.jsonl"
@@ -64,7 +65,7 @@ class SampleFile:
         whole = written.rfind(b"\n") + 1
         # A line that a kill has torn is played again.
         os.ftruncate(self._fd, whole)
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in written[:whole].splitlines()]
+        self.rows: list[dict[str, Any]] = parse_lines(written[:whole])
         self._ids = {row["id"] for row in self.rows}
 
     def __contains__(self, one: str) -> bool:

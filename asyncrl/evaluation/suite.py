@@ -19,7 +19,6 @@ import difflib
 import hashlib
 import inspect
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -33,6 +32,7 @@ from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.evaluation.importers.records import import_tasks, importer
+from asyncrl.textfile import read_toml
 from asyncrl.types import Task
 
 PACKAGED = Path(__file__).parent / "suites"
@@ -125,7 +125,7 @@ def load_suite(given: str) -> Suite:
             raise ConfigError(f"no suite {given!r}{hint} Suites: {', '.join(known)}; or give a TOML file")
         path = known[given]
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = read_toml(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from asyncrl.env.hosting.threads import SessionThread
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.gateway.commands import Command
+from asyncrl.http_clients import exempting, set_proxies
 from asyncrl.import_path import load_object
 
 log = logging.getLogger("asyncrl.rollout")
@@ -49,6 +51,11 @@ class OpenEpisode:
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": self.key,
         }
+
+    @property
+    def host(self) -> str:
+        """The gateway's host."""
+        return urlsplit(self.url).hostname or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,9 @@ class CommandAgent:
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
         inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment = {**inherited, **self.extra, **episode.environment()}
+        if set_proxies(environment):
+            for name in ("no_proxy", "NO_PROXY"):
+                environment[name] = exempting(environment.get(name, ""), episode.host)
         try:
             command = await Command.start(self.command, environment, self.cwd)
         except OSError as error:

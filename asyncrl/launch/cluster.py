@@ -240,7 +240,10 @@ class Cluster:
         return not self._hosts[node.name].problem()
 
     def _node_host(self, name: str) -> NodeHost:
-        return NodeHost(name, self.registry, self._link, self.credentials.bearer("node"), self.folder)
+        silence_s = self.config.run.silence_timeout_s
+        return NodeHost(
+            name, self.registry, self._link, self.credentials.bearer("node"), self.folder, silence_s
+        )
 
     def _check_routes(self) -> None:
         """Raise `UnavailableError` for the first two machines of which one cannot reach the other."""

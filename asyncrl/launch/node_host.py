@@ -29,15 +29,19 @@ from asyncrl.run.folder import POLICIES, folder_of
 from asyncrl.services.node.client import SHORT_S, NodeClient
 from asyncrl.services.node.messages import MAX_LOG_BYTES
 from asyncrl.services.node.registry import Registry
-from asyncrl.startup import Meter
+from asyncrl.startup import Meter, Used
 
 T = TypeVar("T")
 
 REPORT_EVERY_S = 0.25
 REPORT_S = 5.0
+CONNECT_S = 2.0
 LOST_S = 12.0
-"""A node that has not answered for this long is lost, and its processes with it."""
+"""A node that has not answered for this long is lost, and its processes with it, unless its machine still takes
+connections: a process that is suspended or gets no processor returns."""
 POLL_S = 0.05
+MEASURE_S = 30.0
+"""How long a node measures a process after it was last asked for."""
 _OWN = ("--folder", "--model", "--weights-dir", "--ready-file", "--port", "--old-policy")
 """Options whose values a node chooses itself, or that belong to the machine of the run folder."""
 
@@ -69,20 +73,6 @@ class LinkThread:
 
 
 @dataclass(slots=True)
-class _Used:
-    """Implements `asyncrl.startup.Meter` by what the node reported last."""
-
-    cpu: float = 0.0
-    data: int = 0
-
-    def cpu_s(self) -> float:
-        return self.cpu
-
-    def data_bytes(self) -> int:
-        return self.data
-
-
-@dataclass(slots=True)
 class NodeProcess:
     """Implements `Process` for one on a node."""
 
@@ -96,7 +86,10 @@ class NodeProcess:
     returncode: int | None = None
     known_bytes: int = 0
     """How much of its log is here."""
-    used: _Used = field(default_factory=_Used)
+    used: Used = field(default_factory=Used)
+    """What the node reported last."""
+    measured_until: float = 0.0
+    """Until when the node is asked to measure it, in monotonic seconds: it costs a look at every process there."""
 
     def poll(self) -> int | None:
         if self.returncode is None and self.host.lost():
@@ -127,15 +120,25 @@ class NodeHost:
 
     bind_options: Sequence[str] = ()
 
-    def __init__(self, name: str, registry: Registry, link: LinkThread, token: str, folder: Path) -> None:
-        self.name, self.folder = name, folder
+    def __init__(
+        self,
+        name: str,
+        registry: Registry,
+        link: LinkThread,
+        token: str,
+        folder: Path,
+        silence_s: float = LOST_S,
+    ) -> None:
+        """silence_s: how long a node may be silent whose machine is there."""
+        self.name, self.folder, self.silence_s = name, folder, max(silence_s, LOST_S)
         self._registry, self._link, self._token = registry, link, token
         self._node = registry.latest(name)
         self._client = NodeClient(self._node.url, token)
         self._processes: dict[str, NodeProcess] = {}
         self._touched: dict[Path, int] = {}
         self._heard = time.monotonic()
-        self._error = ""
+        self._error, self._there = "", False
+        """Why the last report failed, and whether the machine took a connection since."""
         self._following = link.begin(self._follow())
 
     @property
@@ -184,11 +187,16 @@ class NodeHost:
 
     def meter(self, process: Process) -> Meter:
         assert isinstance(process, NodeProcess)
+        process.measured_until = time.monotonic() + MEASURE_S
         return process.used
 
     def lost(self) -> bool:
         """True when the node has not answered for too long."""
-        return time.monotonic() - self._heard > LOST_S
+        return time.monotonic() - self._heard > self._limit_s
+
+    @property
+    def _limit_s(self) -> float:
+        return self.silence_s if self._there else LOST_S
 
     def serves_at(self, url: str) -> bool:
         return urlsplit(url).hostname == self.address
@@ -196,7 +204,7 @@ class NodeHost:
     def problem(self) -> str:
         if self.lost():
             why = f": {self._error}" if self._error else ""
-            return f"node {self.name} at {self.url} has not answered for {LOST_S:g} s{why}"
+            return f"node {self.name} at {self.url} has not answered for {self._limit_s:g} s{why}"
         if self._registry.run is not None and self._registry.latest(self.name).run != self._registry.run.run:
             return f"node {self.name} has returned and is fetching the run"
         return ""
@@ -224,15 +232,18 @@ class NodeHost:
                         process.returncode = -signal.SIGKILL
             self._node = latest
             # Copied: another thread adds to it.
-            known = {f"{name}.{p.start}": p.known_bytes for name, p in list(self._processes.items())}
+            processes, now = list(self._processes.items()), time.monotonic()
+            known = {f"{name}.{p.start}": p.known_bytes for name, p in processes}
+            measured = [name for name, p in processes if now < p.measured_until]
             try:
-                report = await self._client.report(known, REPORT_S)
+                report = await self._client.report(known, measured, REPORT_S)
                 if report["boot"] == self._node.boot:
                     self._take(report)
-                    self._heard, self._error = time.monotonic(), ""
+                    self._heard, self._error, self._there = time.monotonic(), "", False
             except (AsyncRLError, OSError) as error:
                 # Of the node, or of the run folder's disk.
                 self._error = str(error)
+                self._there = await _takes_connections(self.url)
             await asyncio.sleep(REPORT_EVERY_S)
 
     def _take(self, report: dict[str, Any]) -> None:
@@ -259,6 +270,17 @@ class NodeHost:
                     self._touched[path] = at_ns
                     path.touch()
                     os.utime(path)
+
+
+async def _takes_connections(url: str) -> bool:
+    """True where the machine of an address is up and something listens there, suspended or slow as it may be."""
+    parts = urlsplit(url)
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.close()
+        return True
+    return False
 
 
 def _policy(command: Sequence[str], run: Path) -> str:

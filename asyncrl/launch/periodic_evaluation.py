@@ -19,6 +19,7 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.run.checkpoints import STATE, complete_checkpoints
+from asyncrl.textfile import parse_lines
 
 log = logging.getLogger("asyncrl.launch")
 
@@ -142,4 +143,4 @@ def read_evals(folder: Path) -> list[dict[str, Any]]:
     path = folder / RESULTS
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return parse_lines(path.read_bytes())

@@ -123,7 +123,7 @@ def find_recorded(folder: Path, trajectory: str) -> Recorded:
         raise ConfigError(f"replay: {path} has no episode {index} of group {group!r}")
     if not named.get("task_json"):
         raise ConfigError(
-            f"replay: {path} was written by an earlier asyncrl, which did not record the whole task"
+            f"replay: {path} does not hold the whole task of episode {index} of group {group!r}"
         )
     task = task_from_map(json.loads(named["task_json"]))
     rows = tuple(row for row in found if _rollout(row) == _rollout(named))
@@ -230,7 +230,7 @@ def matched(
 
 
 def _play(recorded: Recorded, config: Config, model: str, generator: Turns, how: str) -> PlayedAgain:
-    renderer = load_renderer(model)
+    renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
     anew = isinstance(generator, EngineClient)
     played = asyncio.run(_episode(recorded, config, renderer, generator, anew))
     following = max(row["episode_index"] for row in recorded.rows) + 1

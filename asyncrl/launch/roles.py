@@ -10,7 +10,7 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, write_addresses
 from asyncrl.gpus import found_gpus
-from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
+from asyncrl.launch.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
 from asyncrl.launch.placement import Placement, env_names, plan, prefixed
 from asyncrl.launch.process_group import ManagedProcess, Placed, ProcessGroup, generation_nice
 from asyncrl.launch.spread_host import SpreadHost
@@ -25,7 +25,6 @@ log = logging.getLogger("asyncrl.launch")
 
 MAX_RETIRED = 1024
 """Addresses of retired processes that others are told."""
-ENGINE_STATE = "/asyncrl/v1/state"
 
 
 class PolicyRoles:
@@ -146,7 +145,7 @@ class PolicyRoles:
             self._supervise(self.replica)
         self._supervise(self.buffer)
         for process in self.engines:
-            self._supervise(process, ENGINE_STATE)
+            self._supervise(process, "engine")
         if self.old_policy is not None:
             self._supervise(self.old_policy)
         trainer_start_s = self.config.run.start_timeout_s
@@ -154,9 +153,10 @@ class PolicyRoles:
             self.trainer, self._probe, trainer_start_s, ends=True, serving=False, after=self._before_trainer()
         )
 
-    def _supervise(self, process: ManagedProcess, path: str = "/healthz") -> None:
-        token = self.credentials.bearer("engine") if path == ENGINE_STATE else ""
-        self.supervisor.watch(process, HttpProbe(process, path, token), self.config.run.start_timeout_s)
+    def _supervise(self, process: ManagedProcess, role: str = "") -> None:
+        engine = EngineProbe(process, self.credentials.bearer("engine")) if role == "engine" else None
+        probe = engine or HttpProbe(process, "/healthz")
+        self.supervisor.watch(process, probe, self.config.run.start_timeout_s)
 
     def _before_trainer(self) -> list[ManagedProcess]:
         """Return the engines that share a GPU with the trainer."""
@@ -266,7 +266,7 @@ class PolicyRoles:
             self.added.append(process)
         # Another process may have had the address before.
         self.retired = [url for url in self.retired if url != process.url]
-        self._supervise(process, ENGINE_STATE if role == "engine" else "/healthz")
+        self._supervise(process, role)
 
     def retire(self, role: str, process: ManagedProcess | None = None) -> ManagedProcess:
         """Have a process of a role, the newest unless one is given, take no further part; it runs on until it is ended.

@@ -29,7 +29,7 @@ from asyncrl.import_path import search_in
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.launch.check import check_model, check_turn_format
 from asyncrl.launch.evaluate import call_until_answered, start_player, task_timeout_s
-from asyncrl.launch.health_probes import HttpProbe
+from asyncrl.launch.health_probes import EngineProbe, HttpProbe
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.model_folder import context_length, fingerprint
@@ -211,8 +211,7 @@ def _player(
         supervisor = Supervisor(
             process_group, folder / "restarts.jsonl", config.run.silence_timeout_s, progress=played
         )
-        state = HttpProbe(engine, "/asyncrl/v1/state", credentials.bearer("engine"))
-        supervisor.watch(engine, state, start_s)
+        supervisor.watch(engine, EngineProbe(engine, credentials.bearer("engine")), start_s)
         for process in (*services, worker):
             supervisor.watch(process, HttpProbe(process, "/healthz"), start_s)
         yield worker, supervisor, credentials.bearer("rollout")

@@ -1,8 +1,11 @@
-"""Keeps the processes of a run alive: a dead or silent process is started again at its address.
+"""Keeps the processes of a run alive: a dead or hung process is started again at its address.
 
-    serving --dies, or silent for `silence_s`--> waiting (back-off) --> starting --ready--> serving
-                                                    ^                      |
-                                                    +------dies, late------+   `MAX_DEATHS` in a row end the run
+    serving --dies, or hangs for `silence_s`--> waiting (back-off) --> starting --ready--> serving
+                                                   ^                      |
+                                                   +------dies, late------+   `MAX_DEATHS` in a row end the run
+
+A process that does not answer hangs where it makes no progress, either (`asyncrl.liveness`), or says itself that it
+hangs.
 
 A process that was to start after others, since they share a GPU, is ended with any of them and starts again when they
 serve: what it holds of the memory would keep them from starting.
@@ -20,7 +23,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,8 +32,9 @@ from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.death import address_taken, lacks_memory
 from asyncrl.launch.health_probes import HealthProbe
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, describe_end
+from asyncrl.liveness import SUSPENDED, Liveness, described_state
 from asyncrl.services.command import MISCONFIGURED, STOPPED
-from asyncrl.startup import KEY, StartDeadline
+from asyncrl.startup import KEY, Meter, StartDeadline
 
 T = TypeVar("T")
 
@@ -42,6 +46,8 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 STALL_S = 5.0
 """A tick that is this much late means that this process was suspended, and could not probe the others."""
+SILENT_S = 5.0
+"""A process that has not answered for this long is looked at: whether it makes progress."""
 MAX_DEATHS = 6
 """Of one process in a row, without being stable in between."""
 MAX_DEATHS_WITHOUT_PROGRESS = 20
@@ -63,6 +69,12 @@ class SupervisedProcess:
     state: str = "serving"
     since: float = 0.0
     """When it entered this state, or last answered a probe while serving. Monotonic seconds."""
+    liveness: Liveness = field(default_factory=lambda: Liveness(0.0))
+    """Its signs of life while it serves."""
+    meter: Meter | None = None
+    """Measures it since its latest start."""
+    silent: bool = False
+    """Whether it has been said that it does not answer."""
     started: float = 0.0
     start_deadline: StartDeadline | None = None
     """While it is starting."""
@@ -116,7 +128,10 @@ class Supervisor:
         """Supervise a process that serves already, or is starting. after: those it may not be there before."""
         now = time.monotonic()
         state = "serving" if serving else "starting"
-        one = SupervisedProcess(process, probe, start_timeout_s, ends, after, state, now, now)
+        liveness = Liveness(self.silence_s, now)
+        one = SupervisedProcess(
+            process, probe, start_timeout_s, ends, after, state, now, liveness, started=now
+        )
         if not serving:
             one.start_deadline = process.start_deadline(start_timeout_s)
         self.supervised.append(one)
@@ -169,6 +184,7 @@ class Supervisor:
             for one in self.supervised:
                 if now - last > STALL_S:
                     one.since = now
+                    one.liveness.answer(now)
                     if one.start_deadline is not None:
                         one.start_deadline.restart()
                 self._check(one, now)
@@ -209,12 +225,39 @@ class Supervisor:
                 one.probing = asyncio.ensure_future(one.probe.alive())
         elif one.probing.done():
             if one.probing.result():
-                one.since = now
+                self._on_answer(one, now)
             one.probing = None
-        if now - one.since > self.silence_s:
-            self._on_death(one, now, f"gave no sign of life for {self.silence_s:g} s and was killed")
+        if hung := one.probe.hung() or self._hung(one, now):
+            self._on_death(one, now, f"{hung} and was killed")
         elif one.deaths and one.probe.stable(now - one.started):
             one.deaths, one.reason = 0, ""
+
+    def _on_answer(self, one: SupervisedProcess, now: float) -> None:
+        if one.silent:
+            log.warning(
+                "%s answers again after %.0f s, in which it computed for %.0f s",
+                one.process.name, now - one.liveness.answered, one.liveness.used_s,
+            )  # fmt: skip
+        one.since, one.silent = now, False
+        one.liveness.answer(now)
+
+    def _hung(self, one: SupervisedProcess, now: float) -> str:
+        """Return why a process is hung that has not answered for a while, "" for one that lives."""
+        silent_s = now - one.liveness.answered
+        if silent_s < min(SILENT_S, self.silence_s / 2):
+            return ""
+        process = one.process
+        one.meter = one.meter or process.running_on.meter(process.popen)
+        state = described_state(process.popen.pid)
+        # What it has started may compute on while it is suspended itself, and never be collected.
+        if hung := one.liveness.hung(now, None if state == SUSPENDED else one.probe.meter() or one.meter):
+            return f"{hung}; {state}," if state else hung
+        if silent_s > self.silence_s and not one.silent:
+            one.silent = True
+            log.warning(
+                "%s has not answered for %.0f s; it computes, and is left to it", process.name, silent_s
+            )
+        return ""
 
     def _on_death(self, one: SupervisedProcess, now: float, why: str) -> None:
         process = one.process
@@ -311,7 +354,8 @@ class Supervisor:
         one.restarts += 1
 
     def _on_ready(self, one: SupervisedProcess, now: float) -> None:
-        one.state, one.since, one.started = "serving", now, now
+        one.state, one.since, one.started, one.silent = "serving", now, now, False
+        one.liveness, one.meter = Liveness(self.silence_s, now), None
         one.start_deadline = None
         if not one.restarts:
             return

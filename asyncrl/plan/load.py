@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 
 from asyncrl.config import Config, find_recipe, load_config
+from asyncrl.textfile import read_text, read_toml
 
 
 def load_for_gpus(recipe: str, overrides: Sequence[str] = ()) -> Config:
@@ -18,8 +18,7 @@ def load_for_gpus(recipe: str, overrides: Sequence[str] = ()) -> Config:
 def _leaves_type_open(recipe: str) -> bool:
     path = find_recipe(recipe)
     try:
-        text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        data = json.loads(read_text(path)) if path.suffix == ".json" else read_toml(path)
     except (OSError, ValueError):
         return False  # `load_config` says what is wrong
     model = data.get("model", {})

@@ -25,6 +25,7 @@ import numpy as np
 from asyncrl.chat.conversation import agent_of
 from asyncrl.errors import AsyncRLError
 from asyncrl.generation import Generated, GenerateRequest, Generator
+from asyncrl.outage_log import OutageLog
 from asyncrl.rollout.group import GroupRunner, number_branches
 from asyncrl.types import Group, Lease, Status, Trajectory
 
@@ -83,6 +84,7 @@ class Slots:
 
     def __init__(self, renew_every_s: float) -> None:
         self.renew_every_s = renew_every_s
+        self._outages: dict[str, OutageLog] = {}
 
     @asynccontextmanager
     async def hold(self, policy: FurtherPolicy, worker: str) -> AsyncIterator[Lease | None]:
@@ -122,12 +124,24 @@ class Slots:
     async def _keep(self, policy: FurtherPolicy, slot: Lease) -> None:
         """Renew until cancelled. A lost slot is noticed at the put: the episodes still count for the other policies."""
         assert policy.buffer is not None
-        while True:
-            await asyncio.sleep(self.renew_every_s)
-            try:
-                await policy.buffer.renew(slot.id)
-            except (AsyncRLError, TimeoutError, OSError) as error:
-                log.warning("slot %s of policy %s not renewed: %s", slot.id, policy.name, error)
+        failing = False
+        outage = self._outages.setdefault(
+            policy.name, OutageLog(log, f"slots of policy {policy.name} are not renewed")
+        )
+        try:
+            while True:
+                await asyncio.sleep(self.renew_every_s)
+                try:
+                    await policy.buffer.renew(slot.id)
+                    if failing:
+                        outage.ended()
+                    failing = False
+                except (AsyncRLError, TimeoutError, OSError) as error:
+                    outage.failed(error, failing)
+                    failing = True
+        finally:
+            if failing:
+                outage.ended(worked=False)
 
 
 class MultiPolicyRunner:

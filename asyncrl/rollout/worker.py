@@ -28,6 +28,7 @@ from asyncrl.errors import (
     StaleError,
     UnavailableError,
 )
+from asyncrl.outage_log import OutageLog
 from asyncrl.rollout.group import GroupRunner
 from asyncrl.tracing import group_span, span
 from asyncrl.types import EXPLORED, FailureClass, Group, Lease
@@ -140,6 +141,10 @@ class RolloutLoop:
         """Why a buffer refuses this worker leases; it asks now and then whether it has been readmitted."""
         self._ask_again_s = 0.0
         self._draining = asyncio.Event()
+        self._unanswered = False
+        """Whether the latest call for a lease had no answer."""
+        self._lease_outage = OutageLog(log, "no leases")
+        self._renewal_outage = OutageLog(log, "leases are not renewed")
 
     @property
     def draining(self) -> bool:
@@ -185,12 +190,16 @@ class RolloutLoop:
             try:
                 # Workers that found no slot at the same moment must not all ask again at the same moment.
                 lease = await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
+                if self._unanswered:
+                    self._unanswered = False
+                    self._lease_outage.ended()
                 if self.refused:
                     log.warning("leases are granted again")
                     self.refused = ""
                 return lease
             except (UnavailableError, TimeoutError, OSError) as error:
-                log.warning("no lease: %s", error)
+                self._lease_outage.failed(error, self._unanswered)
+                self._unanswered = True
                 await self._pause(1.0)
             except ConflictError as error:
                 self._stop_leasing(error, ASK_AGAIN_S)
@@ -234,12 +243,21 @@ class RolloutLoop:
 
     async def _keep(self, lease: Lease) -> None:
         """Renew until cancelled; ends by raising when the lease is gone."""
-        while True:
-            await asyncio.sleep(self.renew_every_s)
-            try:
-                await self.buffer.renew(lease.id)
-            except (UnavailableError, TimeoutError, OSError) as error:
-                log.warning("lease %s not renewed: %s", lease.id, error)
+        failing = False
+        try:
+            while True:
+                await asyncio.sleep(self.renew_every_s)
+                try:
+                    await self.buffer.renew(lease.id)
+                    if failing:
+                        self._renewal_outage.ended()
+                    failing = False
+                except (UnavailableError, TimeoutError, OSError) as error:
+                    self._renewal_outage.failed(error, failing)
+                    failing = True
+        finally:
+            if failing:
+                self._renewal_outage.ended(worked=False)
 
     async def _put(self, group: Group) -> None:
         """Put the group. The call is repeated through outages, since a put of the same lease counts once.

@@ -24,8 +24,8 @@ def checkpoint_path(folder: Path, version: int) -> Path:
 
 
 def state_folder(path: Path) -> Path:
-    """Return the path of a checkpoint's training state; older checkpoints hold it beside the policy."""
-    return path if (path / VALUES).is_file() else path / STATE
+    """Return the path of a checkpoint's training state."""
+    return path / STATE
 
 
 def state_file(rank: int) -> str:
@@ -47,20 +47,3 @@ def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
         if digits.isdigit() and (path / MARKER).is_file() and (state_folder(path) / VALUES).is_file():
             found.append((int(digits), path))
     return sorted(found, reverse=True)
-
-
-def loadable_policy(model: str, scratch: Path) -> str:
-    """Return a folder that vLLM can load for `model`: itself, but for an older checkpoint of a run.
-
-    Those hold the training state beside the policy, and vLLM reads every safetensors file as weights. So their policy
-    is linked into `scratch` without it.
-    """
-    path = Path(model).resolve()
-    if not (path / TENSORS).is_file():
-        return model
-    folder = scratch / "policy"
-    folder.mkdir()
-    for file in path.iterdir():
-        if file.name not in (TENSORS, VALUES, MARKER):
-            (folder / file.name).symlink_to(file)
-    return str(folder)

@@ -45,7 +45,7 @@ class JsonLines:
             return
         whole = written[: written.rfind(b"\n") + 1]
         self._offset += len(whole)
-        self.records += [record for line in whole.splitlines() if (record := _record(line)) is not None]
+        self.records += [record for line in whole.split(b"\n") if (record := _record(line)) is not None]
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ def last_record(path: Path) -> dict[str, Any] | None:
         return None
     whole = written[: written.rfind(b"\n") + 1]
     return next(
-        (record for line in reversed(whole.splitlines()) if (record := _record(line)) is not None), None
+        (record for line in reversed(whole.split(b"\n")) if (record := _record(line)) is not None), None
     )
 
 

@@ -181,7 +181,7 @@ class Feed:
             written = file.read()
         whole = written[: written.rfind(b"\n") + 1]
         self._offset += len(whole)
-        for line in whole.splitlines():
+        for line in whole.split(b"\n"):
             try:
                 record = json.loads(line)
             except ValueError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.protocol import Limits
+from asyncrl.textfile import read_toml
 
 BUILT_IN = Path(__file__).with_name("languages.toml")
 
@@ -57,8 +57,8 @@ def load(path: str | Path) -> dict[str, Language]:
     """Read a profile file. Raises `ConfigError` naming the file, language and key that is wrong."""
     source = Path(path)
     try:
-        tables = tomllib.loads(source.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        tables = read_toml(source)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"language profiles {source}: {error}") from error
     return {name: _parse(name, table, source) for name, table in tables.items()}
 

@@ -15,6 +15,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.periodic_evaluation import read_evals
 from asyncrl.run.metrics import read_metrics
 from asyncrl.study.study_file import Study, StudyRun
+from asyncrl.textfile import parse_lines
 
 CURVE = {
     "reward": "reward/mean",
@@ -32,8 +33,8 @@ class StudyRecords:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self._found = {_key(record["key"]): record for record in map(json.loads, lines)}
+        records = parse_lines(path.read_bytes()) if path.exists() else []
+        self._found = {_key(record["key"]): record for record in records}
 
     def find(self, run: StudyRun) -> dict[str, Any] | None:
         """Return the record of a run that has ended, the last one where it was made again."""

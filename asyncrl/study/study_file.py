@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -39,6 +38,7 @@ from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
 from asyncrl.launch.local_models import with_local_models
+from asyncrl.textfile import read_toml
 
 TUNING_SEED = 1000
 """The first seed of the tuning: a method is not judged on the seeds it was tuned on."""
@@ -171,16 +171,16 @@ def relative(text: str, folder: str) -> str:
 def read_study(path: Path) -> Study:
     """Read a study's file; files that its settings name are relative to its folder. Raises `ConfigError`."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = read_toml(path)
         folder = path.absolute().parent
         study = Study.model_validate(_with_files_in(folder, data))
         study._folder = str(folder)
         return study
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
     except ValidationError as error:
         problems = "\n".join(f"  {explain_problem(problem, Study)}" for problem in error.errors())
         raise ConfigError(f"{path}: {error.error_count()} problem(s):\n{problems}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
 def _with_files_in(folder: Path, data: dict[str, Any]) -> dict[str, Any]:

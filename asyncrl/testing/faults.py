@@ -17,6 +17,7 @@ import psutil
 
 from asyncrl.credentials import authorization
 from asyncrl.env.config_check import env_services
+from asyncrl.http_clients import open_url
 from asyncrl.launch.roles import Roles
 from asyncrl.run.metrics import read_metrics
 
@@ -238,7 +239,7 @@ class Monkey(threading.Thread):
             pids = []
             for env in self.roles.envs:
                 request = urllib.request.Request(f"{env.url}/v1/status", headers=headers)
-                with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5) as reply:
+                with contextlib.suppress(OSError), open_url(request, 5.0) as reply:
                     pids += [worker["pid"] for worker in json.loads(reply.read())["workers"]]
             if len(pids) >= wanted and pid not in pids:
                 self.replaced_s.append(round(time.monotonic() - start, 3))

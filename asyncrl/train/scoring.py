@@ -17,6 +17,7 @@ import torch
 
 from asyncrl.credentials import authorization
 from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.http_clients import client
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import Trajectory
@@ -34,7 +35,7 @@ class EngineScorer:
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 120.0) -> None:
         headers = authorization(token or os.environ.get(KEY, ""))
-        self._client = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout_s)
+        self._client = client(url, base_url=url.rstrip("/"), headers=headers, timeout=timeout_s)
         self._model = ""
 
     def score(self, batch: StepBatch) -> Ragged:

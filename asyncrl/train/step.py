@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.curation.swarm import FROM_PEER
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
@@ -520,7 +519,7 @@ def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor
     device = logp.device
     group = batch.group[micro.indices] if micro.indices else torch.zeros(1, dtype=torch.long)
     scores = [batch.row(row).reward for row in micro.indices] or [0.0]
-    external = [FROM_PEER in batch.row(row).info for row in micro.indices]
+    external = [bool(batch.row(row).peer) for row in micro.indices]
     extras: dict[str, Any] = share.padded(micro, device)
     extras.setdefault("proximal_logp", logp.detach())
     return LossInputs(

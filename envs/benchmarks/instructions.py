@@ -23,6 +23,7 @@ class Instructions(Env):
     all loosely. python: an interpreter with lm-eval, langdetect, immutabledict and nltk; "" for this one.
     """
 
+    provides = frozenset({"components"})
     max_turns = 1
 
     def __init__(self, task: Task, python: str = "") -> None:

@@ -40,6 +40,7 @@ TOOL = {
 class Calculator(Env):
     """`say_fraction` of the questions need no tool; numbers are below `limit`."""
 
+    provides = frozenset({"components", "matches"})
     blocking: ClassVar[bool] = False
     in_worker: ClassVar[bool] = True
     tools: ClassVar[list[dict[str, Any]]] = [TOOL]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import bm25s
 
 from asyncrl.envs.search.world import Document, make_world
 from asyncrl.errors import ConfigError
+from asyncrl.textfile import json_lines
 
 
 class Index:
@@ -54,15 +53,8 @@ def _index(corpus: str, world: int, size: int) -> Index:
 def read_corpus(path: str) -> list[Document]:
     """Read JSON lines with `title` and `text`. Raises `ConfigError` naming the file and the invalid line."""
     documents = []
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"env.config.corpus: {path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, record in json_lines(path, "env.config.corpus"):
         try:
-            record = json.loads(line)
             documents.append(Document(str(record["title"]), str(record["text"])))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(

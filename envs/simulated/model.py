@@ -14,6 +14,7 @@ from typing import Any
 from asyncrl.env.chat_endpoint import ChatEndpoint, message_of
 from asyncrl.envs.simulated.stand_in import complete
 from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.textfile import json_lines
 
 MODES = ("live", "record", "replay")
 _WRITING = threading.Lock()
@@ -98,9 +99,8 @@ def read_recording(path: str) -> dict[str, str]:
 @lru_cache(maxsize=4)
 def _read(path: str, mtime_ns: int, size: int) -> dict[str, str]:
     replies: dict[str, str] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, record in json_lines(path, "env.config.recording"):
         try:
-            record = json.loads(line)
             replies[record["key"]] = record["reply"]
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"env.config.recording: {path}, line {number}: {error!r}") from error

@@ -14,13 +14,13 @@ import posixpath
 import re
 import shlex
 import tarfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.protocol import WORKDIR
+from asyncrl.textfile import read_text, read_toml
 
 MAX_BYTES = 16 * 1024 * 1024
 """All files of one part of a task together."""
@@ -53,10 +53,8 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     """
     path = Path(path)
     try:
-        instruction = (path / "instruction.md").read_text(encoding="utf-8")
-        settings = (
-            tomllib.loads((path / "task.toml").read_text("utf-8")) if (path / "task.toml").exists() else {}
-        )
+        instruction = read_text(path / "instruction.md")
+        settings = read_toml(path / "task.toml") if (path / "task.toml").exists() else {}
         context, modes = _read_files(path / "environment")
         tests, _ = _read_files(path / "tests")
         solve = path / "solution" / "solve.sh"

@@ -18,8 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,11 +28,11 @@ from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
+from asyncrl.http_clients import open_url
 from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
-from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.handover import handover_arguments, handover_variables
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
@@ -46,7 +44,7 @@ from asyncrl.services.engine.machines import (
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
 from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
-from asyncrl.tls import client_context, own_files, scheme
+from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH, clear_shared_memory
 from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, RECORD_STATES, STAGES, WEIGHTS_DIR
@@ -282,11 +280,7 @@ def serve_engine(
         _clear_after_killed(Path(options.weights_dir))
     with contextlib.ExitStack() as held:
         scratch = held.enter_context(scratch_folder(options.weights_dir))
-        loaded = replace(
-            options,
-            model=loadable_policy(options.model, Path(scratch)),
-            advertise=advertised_host(options.host, options.advertise),
-        )
+        loaded = replace(options, advertise=advertised_host(options.host, options.advertise))
 
         def told(url: str) -> str:
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
@@ -451,9 +445,9 @@ def _wait_until_healthy(child: Process, url: str, timeout_s: float) -> None:
         if (code := child.poll()) is not None:
             raise UnavailableError(f"engine: vLLM exited with code {code} while starting; its log says why")
         try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2, context=client_context()) as reply:
+            with open_url(f"{url}/health", timeout_s=2.0) as reply:
                 if reply.status == 200:
                     return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.2)
     raise DeadlineError(f"engine: vLLM {missed}")

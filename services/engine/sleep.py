@@ -17,7 +17,7 @@ import msgpack
 
 from asyncrl.credentials import authorization
 from asyncrl.errors import InfrastructureError
-from asyncrl.tls import client_context
+from asyncrl.http_clients import open_url
 from asyncrl.train.loan import Returned
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class _Switch:
             data, headers = msgpack.packb(body), headers | {"Content-Type": "application/msgpack"}
         request = urllib.request.Request(f"{url}/{path}", data, headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s, context=client_context()) as reply:
+            with open_url(request, self.timeout_s) as reply:
                 return bytes(reply.read())
         except urllib.error.HTTPError as error:
             said = error.read()[:200].decode(errors="replace")

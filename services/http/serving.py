@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from asyncrl.data.memory import keep_freed_memory
 from asyncrl.endpoint import advertised_host, announce, in_url
 from asyncrl.errors import ConfigError
+from asyncrl.http_clients import exempt
 from asyncrl.process_hooks import collect_only_new_objects
 from asyncrl.tls import own_files, scheme
 
@@ -52,6 +53,7 @@ def serve(
     tls = own_files()
     told = advertised_host(host, advertise)
     app.state.hosts.bound, app.state.hosts.advertised = host, told
+    exempt(told)
     keep_freed_memory()
     collect_only_new_objects()
     gc.set_threshold(NEW_OBJECTS)

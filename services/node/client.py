@@ -28,9 +28,13 @@ class NodeClient:
         """End a process: "terminate" or "kill"."""
         await self._http.post("/v1/processes/end", {"name": name, "how": how}, wait_s)
 
-    async def report(self, logs: Mapping[str, int], timeout_s: float) -> dict[str, Any]:
-        """Return what the node's processes do, and what their logs hold beyond these many bytes."""
-        return await self._http.post("/v1/report", {"logs": dict(logs)}, timeout_s)
+    async def report(
+        self, logs: Mapping[str, int], measured: Sequence[str], timeout_s: float
+    ) -> dict[str, Any]:
+        """Return what the node's processes do, and what their logs hold beyond these many bytes. measured: those whose
+        CPU time and data are wanted; of one that starts they always are."""
+        body = {"logs": dict(logs), "measured": list(measured)}
+        return await self._http.post("/v1/report", body, timeout_s)
 
     async def reach(self, urls: Sequence[str]) -> dict[str, str]:
         """Return the addresses that the node cannot reach, with the reason."""

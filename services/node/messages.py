@@ -109,9 +109,11 @@ class EndProcess(Message):
 
 
 class Report(Message):
-    """`logs`: how many bytes of each log are known already."""
+    """`logs`: how many bytes of each log are known already. `measured`: processes whose use of the processor and data
+    is wanted though they serve."""
 
     logs: dict[Name, Whole]
+    measured: list[Name] = Field(default_factory=list, max_length=4096)
 
 
 class Reach(Message):

@@ -300,8 +300,9 @@ class NodeService:
         for name, running in self._running.items():
             code = running.process.poll()
             url = announced_url(running.ready_file)
-            if code is None and not url and self._heard - running.looked > LOOK_EVERY_S:
-                # Only while it starts, and seldom: it means looking at every process of the machine.
+            wanted = not url or name in body.measured
+            if code is None and wanted and self._heard - running.looked > LOOK_EVERY_S:
+                # Only then, and seldom: it means looking at every process of the machine.
                 meter = self.host.meter(running.process)
                 running.used, running.looked = (meter.cpu_s(), meter.data_bytes()), self._heard
             processes[name] = {

@@ -43,6 +43,7 @@ from asyncrl.rollout.opponents import OpponentRunner
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.token_branches import TokenBranches
 from asyncrl.rollout.worker import RolloutLoop
+from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.buffer.client import Addresses, BufferClient
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.concurrency import Concurrency
@@ -111,6 +112,7 @@ class RolloutService:
         # A worker's credentials are good for one name only.
         self.name = name = credentials.caller.name or name
         self._credentials = credentials
+        self._vocab_size = vocab_size(model)
         self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
         """Of the engines and environments that each policy's job names."""
         self.router = EngineRouter(
@@ -138,7 +140,7 @@ class RolloutService:
                 {config.env.name: config.env.config},
             )
         )
-        self.renderer = load_renderer(model)
+        self.renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
         self.format = load_format(config.model.tool_format, config.model.reasoning_format, self.renderer)
         self.buffer = (
             BufferClient(buffer, credentials.bearer("buffer"), config.buffer_outage_s) if buffer else None
@@ -168,14 +170,15 @@ class RolloutService:
                 else min(config.rollout.lease_s / 3, RESTART_LOOK_S),
             )
 
-    def _client(self, url: str) -> EngineClient:
+    def _client(self, url: str, token: str | None = None) -> EngineClient:
         # A turn may take as long as its episode.
         rollout = self.config.rollout
         return EngineClient(
             url,
-            self._credentials.bearer("engine"),
+            token or self._credentials.bearer("engine"),
             rollout.episode_timeout_s,
             batch_delay_s=rollout.batch_delay_s,
+            vocab_size=self._vocab_size,
         )
 
     @property
@@ -300,25 +303,23 @@ class RolloutService:
             # The buffer is away, or its job has not been described (yet): nothing is known to have changed.
             job = None
         engines, envs = self._addresses[name]
-        await self._move(router, engines.update(job), job)
+        await self._move(router, engines, job)
         if not name and self.explorers is not None:
-            await self._move(self.explorers, self._explorer_addresses.update(job), job)
+            await self._move(self.explorers, self._explorer_addresses, job)
         if not isinstance(self.envs, EnvClient):
             return
         new, gone = envs.update(job)
         for url in new:
-            self.envs.join(url)
+            self.envs.join(url, envs.token(url))
         for url in gone:
             self.envs.leave(url)
 
-    async def _move(
-        self, router: EngineRouter, changed: tuple[set[str], set[str]], job: dict[str, Any] | None
-    ) -> None:
+    async def _move(self, router: EngineRouter, addresses: Addresses, job: dict[str, Any] | None) -> None:
         """Have a router use new addresses and no longer use those that are gone, or only to their requests' ends where
         the job has retired them."""
-        new, gone = changed
+        new, gone = addresses.update(job)
         for url in new:
-            router.join(self._client(url))
+            router.join(self._client(url, addresses.token(url)))
         for url in gone:
             if job is not None and url in job.get("retired", ()):
                 router.retire(url)

@@ -27,7 +27,7 @@ from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config, load_config, parse_config
 from asyncrl.credentials import Credentials
 from asyncrl.data.table import TokenValues, TrajectoryWriter
-from asyncrl.endpoint import stop_file, wait_for_addresses
+from asyncrl.endpoint import stalled_file, stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.import_path import load_object
 from asyncrl.jsonfile import read_json, write_json
@@ -174,8 +174,10 @@ class SyncFilePublisher:
         """Publish to engines where they are: those that have joined the job, too, and no longer to those that left."""
         with self._following:
             new, gone = self._addresses.update(self.job())
-            self._clients |= {url: EngineClient(url, self._token) for url in new}
-            self._left += [self._clients.pop(url) for url in gone]
+            self._left += [self._clients.pop(url) for url in (*gone, *new) if url in self._clients]
+            self._clients |= {
+                url: EngineClient(url, self._addresses.token(url) or self._token) for url in new
+            }
             follow = self.publisher.follow(list(self._clients.values()))
             asyncio.run_coroutine_threadsafe(follow, self._loop).result()
 
@@ -386,6 +388,8 @@ class Heartbeat:
                     flush=True,
                 )
                 faulthandler.dump_traceback(file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    stalled_file(self._path).touch()
                 return
             with contextlib.suppress(OSError):
                 os.utime(self._path)

@@ -846,38 +846,6 @@ def test_a_staleness_limit_above_the_recipes_is_refused_and_one_set_survives_a_r
     assert Ledger(path, settings, now=0.0).stats()["staleness_limit"] == 0
 
 
-def test_a_ledger_of_schema_2_is_upgraded_and_resumes_where_it_stood(tmp_path):
-    """Schema 2 called the state of a taken group `bound`, and four facts otherwise; it had neither counts nor files."""
-    path = tmp_path / "l.sqlite"
-    book = ledger(path=path, count=8, over_provision="auto")
-    book.set_staleness_limit(0)
-    groups = [group(lease(book)) for _ in range(2)]
-    for one in groups:
-        book.put(one)
-    batch = book.take(0).groups
-    before, settings = book.stats(), book.settings
-    assert (before["taken"], before["staleness_limit"]) == (2, 0)
-    book.close()
-    old = sqlite3.connect(path)
-    old.executescript("DROP TRIGGER count_planned; DROP TRIGGER count_changed; DROP TABLE counts;")
-    for column in ("file", "size", "checksum"):
-        old.execute(f"ALTER TABLE bodies DROP COLUMN {column}")
-    old.execute("UPDATE tasks SET state = 'bound' WHERE state = 'taken'")
-    for fact, name in {"staleness_limit": "bound", "taken_step": "taken", "waited_step": "waited"}.items():
-        old.execute("UPDATE facts SET name = ? WHERE name = ?", (name, fact))
-    old.execute("UPDATE facts SET name = 'beyond' WHERE name = 'over_provision'")
-    old.execute("UPDATE facts SET value = 2 WHERE name = 'schema'")
-    old.commit()
-    old.close()
-
-    book = Ledger(path, settings, now=0.0)
-    assert book.stats() == before
-    assert book.take(0).groups == batch
-    assert book.commit(1)
-    assert book.stats()["trained"] == 2
-    assert lease(book).version == 1
-
-
 def test_a_ledger_of_an_unknown_schema_is_refused(tmp_path):
     path = tmp_path / "l.sqlite"
     ledger(path=path).close()

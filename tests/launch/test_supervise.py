@@ -12,10 +12,10 @@ import pytest
 
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.hosts.local import spawn
-from asyncrl.launch.health_probes import HeartbeatProbe, HttpProbe
+from asyncrl.launch.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
 from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
 
-START_S = 60.0
+START_S = 300.0
 
 
 def supervised_buffer(process_group, tmp_path, silence_s=30.0):
@@ -82,6 +82,12 @@ def test_supervised_work_ends_with_its_own_result_or_error(process_group, tmp_pa
 
 class Never:
     """The probe of a process that never gets ready."""
+
+    def hung(self):
+        return ""
+
+    def meter(self):
+        return None
 
     def reset(self):
         pass
@@ -279,7 +285,9 @@ def test_a_trainer_that_hangs_in_a_collective_is_killed_and_its_log_says_where(p
         await until(lambda: child.popen.pid != first)
 
     asyncio.run(supervisor.run(restarted()))
-    assert supervisor.supervised[0].why == "gave no sign of life for 3 s and was killed"
+    assert supervisor.supervised[0].why == (
+        "hangs: rank 0 made no progress for what follows from train.stall_timeout_s (see its log) and was killed"
+    )
     log = child.log.read_text()
     assert "the trainer hangs: no progress within 1 s, which follows from train.stall_timeout_s" in log
     assert "in init_process_group" in log
@@ -348,3 +356,96 @@ while True:
     assert events[1]["why"] == "was ended with buffer, with which it shares a GPU"
     # It is no death of the trainer's own.
     assert supervisor.supervised[1].deaths == 0
+
+
+SILENT = """
+import http.server, json, pathlib, subprocess, sys, threading, time
+folder, what, ready = pathlib.Path(FOLDER), WHAT, sys.argv[sys.argv.index("--ready-file") + 1]
+started = time.monotonic()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        silent_s = time.monotonic() - started
+        if self.path == "/asyncrl/v1/alive":
+            # The server of an engine answers whatever its core does.
+            said = {"core_silent_s": silent_s, "core_bytes": 0, "core_cpu_s": silent_s if what == "computes" else 1.0}
+        elif what == "computes":
+            while True:
+                sum(range(10**6))
+        else:
+            time.sleep(3600)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(said).encode())
+    def log_message(self, *arguments):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+(folder / "0.beat").touch()
+(folder / "ready").touch()
+pathlib.Path(ready).write_text(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "pid": 1}))
+if KIND == "trainer":
+    while what == "computes":
+        sum(range(10**6))
+    time.sleep(3600)
+server.serve_forever()
+"""
+
+
+def probe_of(kind, child, folder):
+    if kind == "trainer":
+        return HeartbeatProbe(folder / "ready", [folder / "0.beat"], lambda: 0)
+    return EngineProbe(child, "") if kind == "engine" else HttpProbe(child, "/healthz")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["service", "engine", "trainer"])
+@pytest.mark.parametrize("what", ["computes", "sleeps"])
+def test_a_process_that_does_not_answer_is_killed_where_it_makes_no_progress_and_nowhere_else(
+    process_group, tmp_path, caplog, kind, what
+):
+    silence_s = 3.0
+    code = (
+        SILENT.replace("FOLDER", repr(str(tmp_path))).replace("WHAT", repr(what)).replace("KIND", repr(kind))
+    )
+    child = process_group.start("role", ["--version"], ready=True)
+    child.popen.wait(START_S)
+    child.command = [sys.executable, "-c", code, "--ready-file", str(child.ready_file)]
+    child.popen = spawn(child.command, child.log, {})
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", silence_s)
+    supervisor.watch(child, probe_of(kind, child, tmp_path), START_S, serving=False)
+    first = child.popen.pid
+
+    async def watch():
+        await until(lambda: supervisor.serves(child))
+        if what == "computes":
+            # It is said once, and then nothing but time shows that it is not killed.
+            await until(lambda: "it computes, and is left to it" in caplog.text)
+            await asyncio.sleep(2 * silence_s)
+            assert child.popen.pid == first
+        else:
+            await until(lambda: child.popen.pid != first)
+
+    asyncio.run(supervisor.run(watch()))
+    why = supervisor.supervised[0].why
+    if what == "computes":
+        assert (why, caplog.text.count("it computes, and is left to it")) == ("", 1)
+    else:
+        assert why.startswith("gave no sign of life for 3 s (no answer, no progress: 0.0 s of CPU time since")
+        assert why.endswith("and was killed")
+
+
+@pytest.mark.slow
+def test_a_process_that_was_suspended_for_less_than_its_limit_goes_on(process_group, tmp_path):
+    supervisor, child = supervised_buffer(process_group, tmp_path, silence_s=60.0)
+    pid = child.popen.pid
+
+    async def suspend():
+        child.popen.send_signal(signal.SIGSTOP)
+        await until(lambda: time.monotonic() - supervisor.supervised[0].liveness.answered > 8.0)
+        child.popen.send_signal(signal.SIGCONT)
+        await until(lambda: time.monotonic() - supervisor.supervised[0].liveness.answered < 3.0)
+
+    asyncio.run(supervisor.run(suspend()))
+    assert child.popen.pid == pid
+    assert healthy(child)
+    assert supervisor.restarts() == {}

@@ -12,6 +12,7 @@ from typing import Any
 from asyncrl.env.adapters.calls import CallRefused, tool_schema
 from asyncrl.env.adapters.requirements import need
 from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.http_clients import goes_direct
 from asyncrl.import_path import load_object
 
 EXTRA = "mcp"
@@ -118,7 +119,8 @@ async def _with_token(stack: AsyncExitStack, name: str, target: Mapping[str, Any
     if not os.environ.get(variable):
         raise ConfigError(f"servers.{name}.token_env: environment variable {variable} is not set")
     headers = {"Authorization": f"Bearer {os.environ[variable]}"}
-    http = await stack.enter_async_context(need("httpx2", EXTRA).AsyncClient(headers=headers))
+    made = need("httpx2", EXTRA).AsyncClient(headers=headers, trust_env=not goes_direct(target["url"]))
+    http = await stack.enter_async_context(made)
     return need("mcp.client.streamable_http", EXTRA).streamable_http_client(target["url"], http_client=http)
 
 

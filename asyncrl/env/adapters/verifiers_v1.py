@@ -26,6 +26,7 @@ from asyncrl.env.adapters.verifiers import plain
 from asyncrl.helper_process import HelperProcess
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.http_clients import async_client
 from asyncrl.types import Message, Task
 
 EPISODES = Path(__file__).with_name("verifiers_episodes.py")
@@ -114,8 +115,10 @@ class VerifiersV1(AdapterEnv):
     async def reset(self) -> list[Message]:
         """Start the episode; show what its first agent asks."""
         address = await asyncio.to_thread(_ask, self.helper, {"address": True}, self.id)
-        self.client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{address['port']}",
+        url = f"http://127.0.0.1:{address['port']}"
+        self.client = async_client(
+            url,
+            base_url=url,
             headers={"Authorization": f"Bearer {address['key']}"},
             timeout=None,
         )

@@ -12,6 +12,7 @@ from asyncrl.env.hosting.failures import sort_failure
 from asyncrl.env.hosting.threads import SessionThread
 from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError, DeadlineError, InputError
+from asyncrl.time_budget import limited_to
 from asyncrl.types import Task
 
 
@@ -105,7 +106,8 @@ class EnvCalls:
         scope = asyncio.timeout(timeout_s)
         try:
             async with scope:
-                return await awaitable
+                with limited_to(timeout_s):
+                    return await awaitable
         except TimeoutError as error:
             # The environment's own TimeoutErrors are its failures.
             if not scope.expired():

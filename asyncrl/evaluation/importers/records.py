@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.textfile import BOM, json_records, open_bytes, read_text, record_of
 from asyncrl.types import Task
+
+log = logging.getLogger("asyncrl.evaluation")
 
 FORMATS = ("math", "humaneval", "mbpp", "livecodebench", "bfcl", "bfcl_multi_turn", "ifeval")
 """Modules of this package."""
+PEEK_BYTES = 4096
+"""How far into a file is looked for what it is."""
+
+
+KEPT = ("tags", "difficulty", "level")
+"""Fields that results are broken down by."""
 
 
 class Imported(NamedTuple):
@@ -60,6 +70,7 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
     tasks: list[Task] = []
     seen: dict[str, int] = {}
     never: dict[str, str] = {}
+    unread: dict[str, None] = {}
     for number, record in _records(Path(path)):
         where = f"{path}, line {number}"
         try:
@@ -74,7 +85,8 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
         if task_id in seen:
             raise InputError(f"{where}: id {task_id!r} stands on line {seen[task_id]} already")
         seen[task_id] = number
-        kept = {key: record[key] for key in ("tags", "difficulty", "level") if key in record}
+        kept = {key: record[key] for key in KEPT if key in record}
+        unread |= dict.fromkeys(key for key in record if key not in (*KEPT, *getattr(module, "READ", record)))
         tasks.append(Task(task_id, module.ENV, number, "heldout", {**kept, **found.data}))
     if never:
         where, why = next(iter(never.items()))
@@ -84,6 +96,9 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
         )
     if not tasks:
         raise InputError(f"{path}: holds no task; expected: {module.EXPECTED}")
+    if unread:
+        # A question that lacks a part of itself cannot be answered, and nothing else would say so.
+        log.warning("%s: fields that no question shows: %s", path, ", ".join(unread))
     return tasks
 
 
@@ -104,19 +119,18 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             import pyarrow.parquet
 
             found: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
+        elif _is_list(path):
+            found = json.loads(read_text(path))
         else:
-            written = path.read_text(encoding="utf-8")
-            found = json.loads(written) if written.lstrip().startswith("[") else written.splitlines()
+            yield from json_records(path)
+            return
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     for number, one in enumerate(found, 1):
-        if isinstance(one, str):
-            if not one.strip():
-                continue
-            try:
-                one = json.loads(one)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: no JSON: {error}") from error
-        if not isinstance(one, dict):
-            raise InputError(f"{path}, line {number}: must be an object, got {type(one).__name__}")
-        yield number, one
+        yield number, record_of(one, str(path), number)
+
+
+def _is_list(path: Path) -> bool:
+    """True for a file that is one JSON list."""
+    with open_bytes(path) as file:
+        return file.read(PEEK_BYTES).removeprefix(BOM).lstrip().startswith(b"[")

@@ -149,7 +149,7 @@ class WorkerPool:
         """Keep one worker running for as long as the pool runs."""
         pause_s = FIRST_PAUSE_S
         while True:
-            worker = self.workers[number] = WorkerProcess(number)
+            worker = self.workers[number] = WorkerProcess(number, self.hang_s)
             reason = await self._watch(worker)
             self.replaced[reason] += 1
             if reason == "overrun":
@@ -178,7 +178,8 @@ class WorkerPool:
             except TimeoutError:
                 pass
             # Ticks, not seconds: a pause of the machine or of this loop does not count as silence of the worker.
-            if worker.silent_ticks >= TICKS:
+            if (hung := worker.hangs()) and worker.silent_ticks >= TICKS:
+                worker.why_hung = hung
                 return "hang"
             overrun_ticks = overrun_ticks + 1 if worker.overrun else 0
             if overrun_ticks > TICKS or (worker.unanswered and not worker.silent_ticks):
@@ -187,7 +188,7 @@ class WorkerPool:
     async def _dispose(self, worker: WorkerProcess, reason: str, then: str) -> None:
         """Kill what is left of a worker and give up its sessions."""
         code = await worker.end()
-        how = f"did not answer for {self.hang_s:g} s and was killed" if reason == "hang" else _ended(code)
+        how = f"{worker.why_hung} and was killed" if reason == "hang" else _ended(code)
         why = f"{worker.name} {how}"
         log.warning("%s; %d session(s) lost%s", why, len(worker.sessions), then)
         lost = list(worker.sessions)
@@ -213,7 +214,7 @@ class WorkerPool:
         while worker.sessions and time.monotonic() < deadline and not worker.closed.is_set():
             worker.ping()
             await asyncio.sleep(self.hang_s / TICKS)
-            if worker.silent_ticks >= TICKS:
+            if worker.hangs() and worker.silent_ticks >= TICKS:
                 break
         await self._dispose(worker, "overrun", "")
         self.retired.discard(worker)

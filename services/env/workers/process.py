@@ -14,13 +14,17 @@ import time
 from typing import Any
 
 from asyncrl.errors import DeadlineError, InfrastructureError
+from asyncrl.liveness import Liveness
 from asyncrl.services.env.workers.channel import Channel
 from asyncrl.services.env.workers.messages import error_from_map
-from asyncrl.startup import StartDeadline
+from asyncrl.startup import ProcessMeter, StartDeadline
 
 WITHHELD = frozenset({"ASYNCRL_TOKEN"})
 """Environment variables of the service that environments must not see."""
 EXIT_POLL_S = 0.01
+BUSY_FACTOR = 6
+"""A worker that computes may be silent for so many times as long as one that does not: a call may hold Python's lock
+for all others, as when it reads a large file."""
 START_POLL_S = 0.2
 
 
@@ -30,8 +34,11 @@ class WorkerProcess:
     Spawned in a session of its own, so that whatever it starts dies with it and Ctrl-C reaches the service alone.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, hang_s: float) -> None:
+        """hang_s: how long it may neither answer nor make progress."""
         self.number = number
+        self._liveness = Liveness(hang_s, busy_limit_s=BUSY_FACTOR * hang_s)
+        self._meter: ProcessMeter | None = None
         self.started = time.monotonic()
         self.sessions: set[str] = set()
         self.ready = asyncio.Event()
@@ -40,6 +47,7 @@ class WorkerProcess:
         """Pings since the last message."""
         self.overrun = 0
         """Calls that hold one of its threads past their deadline."""
+        self.why_hung = ""
         self.unanswered = 0
         """Requests without an answer although it answers pings."""
         self._ids = itertools.count(1)
@@ -94,6 +102,7 @@ class WorkerProcess:
             except BaseException:
                 ours.close()
                 raise
+        self._meter = ProcessMeter(self._process.pid)
         ours.setblocking(False)
         return ours
 
@@ -122,6 +131,12 @@ class WorkerProcess:
         self.silent_ticks += 1
         if self._channel is not None:
             self._channel.send([0, "ping", "", None])
+
+    def hangs(self) -> str:
+        """Return why it is hung, "" while it may live; see `asyncrl.liveness`. To be called at each ping."""
+        if self.silent_ticks < 1 or self._meter is None:
+            return ""
+        return self._liveness.hung(time.monotonic(), self._meter)
 
     def fail(self, why: str) -> None:
         """Answer pending and later requests with `InfrastructureError(why)`."""
@@ -157,6 +172,7 @@ class WorkerProcess:
 
     def _receive(self, message: Any) -> None:
         self.silent_ticks = 0
+        self._liveness.answer(time.monotonic())
         number, result, *error = message
         if number == 0:
             self.overrun = int(result)

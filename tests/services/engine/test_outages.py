@@ -99,3 +99,17 @@ def test_a_turn_fails_when_its_patience_is_over_or_the_request_itself_is_wrong()
 def test_an_engine_keeps_idle_connections_far_longer_than_its_clients_use_them():
     env = build_env(EngineOptions("m"), read_credentials("the-token-of-this-run"), base={})
     assert int(env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"]) >= 5 * IDLE_S
+
+
+def test_requests_that_wait_for_an_engine_together_are_two_lines_of_the_log(monkeypatch, caplog):
+    monkeypatch.setattr("asyncrl.services.engine.retrying.FIRST_PAUSE_S", 0.01)
+    retrying = RetryingGenerator(Engines(200), wait_s=30.0)
+
+    async def scenario():
+        await asyncio.gather(*(retrying.generate(REQUEST) for _ in range(40)))
+
+    asyncio.run(scenario())
+    first, last = [record.getMessage() for record in caplog.records]
+    assert first == "no engine answers: no engine; trying again until that ends"
+    assert last.startswith("no engine answers: again after ")
+    assert last.endswith("in which 200 attempts failed")

@@ -1,0 +1,52 @@
+"""Logs an outage once when it begins and once when it is over, with a count, however many calls fail meanwhile."""
+
+from __future__ import annotations
+
+import logging
+
+from asyncrl.clock import now_s
+
+EVERY_S = 10.0
+"""Outages that begin sooner after the last one that was told are counted with the next that is."""
+
+
+class OutageLog:
+    """Of calls of one kind. what: what they do, such as "leases"; an outage ends when no call is waiting."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log, self.what = log, what
+        self.waiting = 0
+        """Calls that have failed and are repeated."""
+        self.failures = 0
+        """Failed attempts since the last line that told of an end."""
+        self._began = 0.0
+        self._told_s = float("-inf")
+        self._told = False
+
+    def failed(self, error: BaseException, again: bool) -> None:
+        """Note a failed attempt; `again` where this call has failed before."""
+        self.failures += 1
+        if not again:
+            self.waiting += 1
+        if again or self.waiting > 1:
+            return
+        self._began = now_s()
+        self._told = self._began - self._told_s >= EVERY_S
+        if self._told:
+            self._told_s = self._began
+            self._log.warning("%s: %s; trying again until that ends", self.what, error)
+
+    def ended(self, worked: bool = True) -> None:
+        """Note that a call that had failed has worked, or is given up."""
+        self.waiting -= 1
+        if self.waiting or not self._told:
+            return
+        how = "again" if worked else "given up"
+        self._log.warning(
+            "%s: %s after %.0f s, in which %d attempts failed",
+            self.what,
+            how,
+            now_s() - self._began,
+            self.failures,
+        )
+        self.failures, self._told = 0, False

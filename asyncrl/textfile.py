@@ -1,0 +1,127 @@
+"""Files of text that people bring: JSON lines, JSON and TOML, plain or compressed.
+
+Text is UTF-8, with or without a byte order mark. A line ends at "\\n" and nowhere else: U+2028, U+0085 and the others
+at which `str.splitlines` ends a line stand unescaped in valid JSON (RFC 8259).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import tomllib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from asyncrl.errors import ConfigError, InputError
+
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+SUFFIXES = (".gz", ".zst")
+BLANK = b" \t\r\n"
+"""What JSON allows between values; a line of nothing else is skipped."""
+WIDE = (b"\xff\xfe", b"\xfe\xff")
+"""How UTF-16 begins, which some editors and shells write."""
+
+
+@contextlib.contextmanager
+def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed where it begins as gzip or zstd does. Raises `OSError`; reading a damaged
+    one raises `OSError` or `EOFError`."""
+    with contextlib.ExitStack() as held:
+        file: IO[bytes] = held.enter_context(open(path, "rb"))
+        start = file.read(len(ZSTD))
+        file.seek(0)
+        if start.startswith(GZIP):
+            file = held.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment]
+        elif start == ZSTD or Path(path).suffix == ".zst":
+            # Loaded for such files only.
+            import pyarrow
+
+            stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+            file = held.enter_context(io.BufferedReader(stream))
+        yield file
+
+
+def plain_suffix(path: str | Path) -> str:
+    """Return what a file's name ends with, without that of its compression: ".jsonl" of "tasks.jsonl.gz"."""
+    name = Path(path)
+    return (name.with_suffix("") if name.suffix in SUFFIXES else name).suffix
+
+
+def read_text(path: str | Path) -> str:
+    """Return a file's text without a byte order mark. Raises `OSError`, and `ValueError` for what is no UTF-8."""
+    try:
+        with open_bytes(path) as file:
+            written = file.read()
+    except (EOFError, zlib.error) as error:
+        raise OSError(f"damaged: {error}") from error
+    return _decoded(written)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raises `OSError`, `ValueError` (also `tomllib.TOMLDecodeError`)."""
+    # CRLF and a mark at its start are what editors of some systems write; a lone CR is refused, as TOML asks.
+    return tomllib.loads(read_text(path))
+
+
+def json_lines(path: str | Path, setting: str = "") -> Iterator[tuple[int, Any]]:
+    """Yield the number of each line that is not blank, from 1, and its value.
+
+    setting: names the file in errors. Raises `ConfigError` for a file that cannot be read, `InputError` naming the line
+    that is no JSON.
+    """
+    where = f"{setting}: {path}" if setting else str(path)
+    try:
+        with open_bytes(path) as file:
+            for number, line in enumerate(file, 1):
+                # A file that was put together of several has a mark where each began.
+                line = line.removeprefix(BOM).strip(BLANK)
+                if line:
+                    yield number, _value(line, f"{where}, line {number}")
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or f"damaged: {error}"
+        raise ConfigError(f"{where}: cannot be read: {reason}") from error
+
+
+def json_records(path: str | Path, setting: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number of each line and its object, without the fields that are null: tables are written with null
+    where a row lacks a column. Raises as `json_lines` does, and `InputError` for a line that is no object."""
+    for number, value in json_lines(path, setting):
+        yield number, record_of(value, f"{setting}: {path}" if setting else str(path), number)
+
+
+def record_of(value: Any, where: str, number: int) -> dict[str, Any]:
+    """Return an item of a file, its number counted from 1, as `json_records` does. Raises `InputError`."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where}, line {number}: must be an object, got {type(value).__name__}")
+    return {key: one for key, one in value.items() if one is not None}
+
+
+def parse_lines(written: str | bytes) -> list[Any]:
+    """Return the values of JSON lines in memory. Raises `ValueError`."""
+    data = written.encode("utf-8", "surrogatepass") if isinstance(written, str) else written
+    lines = (line.removeprefix(BOM).strip(BLANK) for line in data.split(b"\n"))
+    return [json.loads(line) for line in lines if line]
+
+
+def _value(line: bytes, where: str) -> Any:
+    try:
+        return json.loads(_decoded(line))
+    except RecursionError:
+        raise InputError(f"{where}: no JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: no JSON: {error}") from error
+
+
+def _decoded(written: bytes) -> str:
+    if written.startswith(WIDE):
+        raise ValueError("is UTF-16; save it as UTF-8")
+    try:
+        return written.removeprefix(BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
