@@ -26,6 +26,7 @@ COMPUTED = json.loads(Path(__file__).with_name("trl_steps.json").read_text())
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(3000),
     pytest.mark.skipif(
         not (MODEL / "config.json").exists(),
         reason=f"{MODEL} is not there (asyncrl models get smollm2-135m); ASYNCRL_TEST_SMOLLM2 may name it",
