@@ -300,7 +300,7 @@ class Collapsing(World):
 
 
 def collapsed_run(model, folder, kill_at=None):
-    run = Run(model, folder, Collapsing(), num_steps=16)
+    run = Run(model, folder, Collapsing(), num_steps=16, collapse_guard=True)
     if kill_at is not None:
         run.world.kill_at = kill_at
         with pytest.raises(Killed):
