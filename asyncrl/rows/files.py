@@ -8,9 +8,9 @@ types is refused.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -18,40 +18,28 @@ from pathlib import Path
 from typing import IO, Any
 
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.textfile import SUFFIXES as COMPRESSED
+from asyncrl.textfile import json_records, open_bytes, plain_suffix
 
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = {".csv": ",", ".tsv": "\t"}
 TEXT_FORMATS = (*JSON_LINES, ".json", *TABLES)
-COMPRESSED = (".gz", ".zst")
 MAX_CELL = 2**27
 """Characters of a cell of a CSV file."""
+
+__all__ = ["COMPRESSED", "TEXT_FORMATS", "format_of", "read_text_rows", "where"]
 
 
 def format_of(path: Path) -> str:
     """Return the suffix that says how a file is written, without that of its compression."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def read_json_lines(path: str | Path, key: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of each line of a file of JSON lines, which may be compressed.
-
-    Lines end at newlines alone, since the other separators of Unicode may stand inside a JSON text. A byte order mark
-    and carriage returns are skipped, and so are empty lines. key: the setting that names the file, for errors. Raises
-    `InputError` naming file, line and what is wrong; `ConfigError` for a file that cannot be read.
-    """
-    with _opened(Path(path), key) as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield number, _object(line, f"{path}, line {number}")
+    return plain_suffix(path).lower()
 
 
 def read_text_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the place and the fields of each row: the line of JSON lines and CSV, the number in a list.
 
-    Fields of CSV are texts, and empty ones are absent. Raises `InputError`, `ConfigError`.
+    Fields that are null are absent. Fields of CSV are texts, and empty ones are absent. Raises `InputError` naming file,
+    place and what is wrong, `ConfigError` for a file that cannot be read.
     """
     path = Path(path)
     kind = format_of(path)
@@ -60,7 +48,7 @@ def read_text_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     elif kind == ".json" and _is_list(path):
         yield from _items(path)
     else:
-        yield from read_json_lines(path)
+        yield from json_records(path)
 
 
 def where(path: str, place: int) -> str:
@@ -69,37 +57,15 @@ def where(path: str, place: int) -> str:
 
 
 @contextmanager
-def _opened(path: Path, key: str = "") -> Iterator[IO[str]]:
+def _opened(path: Path) -> Iterator[IO[str]]:
     """Open a text file, decompressed; its errors are the user's."""
-    named = f"{key}: {path}" if key else str(path)
     try:
-        with _decompressed(path) as file:
+        with open_bytes(path) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{named}: is not UTF-8: {error}") from error
-    except (OSError, EOFError) as error:
-        raise ConfigError(f"{named}: cannot be read: {error}") from error
-
-
-def _decompressed(path: Path) -> IO[bytes]:
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        return gzip.open(path)  # type: ignore[return-value]
-    if suffix == ".zst":
-        import pyarrow
-
-        return pyarrow.input_stream(str(path), compression="zstd")
-    return path.open("rb")
-
-
-def _object(text: str, place: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: no JSON: {error}; expected: an object such as {{...}}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{place}: must be an object, got {type(found).__name__}")
-    return found
+        raise InputError(f"{path}: is not UTF-8: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
 def _is_list(path: Path) -> bool:
@@ -123,12 +89,11 @@ def _parses(text: str) -> bool:
 
 def _items(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with _opened(path) as file:
-        try:
-            found = json.load(file)
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, UnicodeDecodeError):
-                raise
-            raise InputError(f"{path}: no JSON: {error}") from error
+        text = file.read()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: no JSON: {error}") from error
     if isinstance(found, dict):
         lists = [value for value in found.values() if isinstance(value, list) and any(map(_is_object, value))]
         columns = bool(found) and all(isinstance(value, list) for value in found.values())

@@ -16,8 +16,8 @@ from asyncrl.rows.settings import resolved, settings_from
 from asyncrl.rows.template import ANSWER
 from asyncrl.types import Message, Task
 
-IN_PLACE = ("exact", "choice", "regex:")
-"""Rewards that take microseconds and run nothing that anybody has written."""
+IN_PLACE = ("exact", "choice")
+"""Rewards that take microseconds, start no process and run nothing that anybody has written."""
 MARK = "####"
 """Before the final answer of GSM8K's solutions."""
 
@@ -44,16 +44,8 @@ class Dataset(Env):
     def in_worker_with(cls, data: dict[str, Any], tokenizer: str = "") -> bool:
         """Return whether sessions may run in a rollout worker: where the reward neither blocks nor runs code."""
         spec = resolved(settings_from(data)).reward
-        names = (
-            [spec]
-            if isinstance(spec, str)
-            else [part if isinstance(part, str) else part.get("name", "") for part in spec]
-        )
-        return all(
-            name.startswith(IN_PLACE) or getattr(load_reward(name), "in_worker", False)
-            for name in names
-            if name
-        )
+        parts = [spec] if isinstance(spec, str) else spec
+        return all((part if isinstance(part, str) else part.get("name")) in ("", *IN_PLACE) for part in parts)
 
     @classmethod
     def missing(cls) -> str:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.rows.files import read_json_lines, read_text_rows, where
+from asyncrl.rows.files import read_text_rows, where
 from asyncrl.rows.source import read_rows
 
 
@@ -26,7 +26,7 @@ def test_lines_end_at_newlines_alone(tmp_path, separator):
 def test_a_byte_order_mark_carriage_returns_and_empty_lines_are_no_rows(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \r\n{"a": 2}')
-    assert list(read_json_lines(path)) == [(1, {"a": 1}), (4, {"a": 2})]
+    assert list(read_text_rows(path)) == [(1, {"a": 1}), (4, {"a": 2})]
 
 
 def test_compressed_files_are_read_as_they_are(tmp_path):
@@ -75,7 +75,7 @@ def test_cells_of_csv_are_texts_and_empty_ones_are_absent(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"a": 1}\n{"a": \n', r"a\.jsonl, line 2: no JSON: .*; expected: an object"),
+        ("a.jsonl", '{"a": 1}\n{"a": \n', r"a\.jsonl, line 2: no JSON: "),
         ("a.jsonl", '{"a": 1}\n[1]\n', r"a\.jsonl, line 2: must be an object, got list"),
         ("a.json", '[{"a": 1}, 5]', r"a\.json, row 2: must be an object, got int"),
         (
@@ -100,13 +100,14 @@ def test_what_cannot_be_read_is_named(tmp_path, name, text, message):
 
 def test_files_in_other_encodings_and_broken_archives_are_named(tmp_path):
     (tmp_path / "a.jsonl").write_bytes('{"a": "ä"}\n'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"a\.jsonl: is not UTF-8"):
+    with pytest.raises(InputError, match=r"a\.jsonl, line 1: no JSON: is not UTF-8"):
         rows(tmp_path / "a.jsonl")
-    (tmp_path / "a.jsonl.gz").write_bytes(b"no archive")
-    with pytest.raises(ConfigError, match=r"a\.jsonl\.gz: cannot be read"):
+    (tmp_path / "a.csv").write_bytes("a\nä\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"a\.csv: is not UTF-8"):
+        rows(tmp_path / "a.csv")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}')[:-4])
+    with pytest.raises(ConfigError, match=r"a\.jsonl\.gz: cannot be read: damaged"):
         rows(tmp_path / "a.jsonl.gz")
-    with pytest.raises(ConfigError, match=r"data\.x: .*none\.jsonl: cannot be read"):
-        list(read_json_lines(tmp_path / "none.jsonl", key="data.x"))
 
 
 def test_a_row_is_named_by_its_line_or_its_number_in_a_list():
