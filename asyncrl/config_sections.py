@@ -794,6 +794,10 @@ class SftConfig(Section):
     completion: str = ""
     """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
     {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
+    objective: Literal["likelihood", "dpo", "ipo"] = "likelihood"
+    """What is learned: to write the rows, or (dpo, ipo) to prefer the column `chosen` to the column `rejected`."""
+    beta: Seldom[float] = Field(0.1, gt=0)
+    """How strongly dpo and ipo hold the model to the one it started from."""
     min_reward: float | None = None
     """Keep rows whose `reward` is at least this. Left out, all rows are kept, and of a run's episodes those that
     succeeded."""
@@ -850,6 +854,25 @@ class SftConfig(Section):
             raise ValueError(
                 "oracle_first: must be 0 for oracle_fraction=0, which has no episodes of the expert"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pairs(self) -> SftConfig:
+        """Refuse what says nothing of pairs."""
+        if self.objective == "likelihood":
+            return self
+        others = {
+            "packing": self.packing,
+            "completion": bool(self.completion),
+            "min_reward": self.min_reward is not None,
+            "data": self.data == SCRIPTED,
+        }
+        for key, given in others.items():
+            if given:
+                raise ValueError(
+                    f"{key}: must be left out for objective={self.objective!r}, whose rows have the columns chosen and "
+                    f"rejected, got {getattr(self, key)!r}"
+                )
         return self
 
     @property

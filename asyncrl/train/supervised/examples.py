@@ -12,6 +12,7 @@ from asyncrl.errors import ConfigError, InputError
 from asyncrl.progress import progress
 from asyncrl.train.demonstrations import Demonstration, Encoded, encode
 from asyncrl.train.supervised.conversations import WEIGHT, learned
+from asyncrl.train.supervised.pairs import Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,42 @@ def encode_rows(
             if limit and len(rows) == limit:
                 break
     if not rows:
-        why = (
-            f"all {num_long} have more than {max_length} tokens (the longest {longest})"
-            if num_long
-            else "there is none"
-        )
-        raise InputError(f"sft: no row to learn from: {why}; see sft.max_length and engine.max_model_len")
+        raise InputError(_none_left(num_long, max_length, longest))
     return Examples(rows, num_long)
+
+
+def encode_pairs(
+    renderer: ChatRenderer, pairs: Iterable[tuple[str, Pair]], max_length: int, limit: int = 0, total: int = 0
+) -> Examples:
+    """Return the tokens of pairs, two rows for each: the chosen answer and the rejected one. See `encode_rows`; a pair
+    is left out where either is too long."""
+    rows: list[Encoded] = []
+    longest = num_long = 0
+    with progress("sft: making tokens of", min(limit, total) if limit else total, "pairs") as advance:
+        for where, pair in pairs:
+            try:
+                both = [encode_conversation(renderer, one) for one in (pair.chosen, pair.rejected)]
+            except (InputError, ConfigError) as error:
+                raise InputError(f"{where}: {error}") from error
+            length = max(len(row.ids) for row in both)
+            longest = max(longest, length)
+            num_long += length > max_length
+            rows += both if length <= max_length else []
+            advance(1)
+            if limit and len(rows) == 2 * limit:
+                break
+    if not rows:
+        raise InputError(_none_left(num_long, max_length, longest))
+    return Examples(rows, num_long)
+
+
+def _none_left(num_long: int, max_length: int, longest: int) -> str:
+    why = (
+        f"all {num_long} have more than {max_length} tokens (the longest {longest})"
+        if num_long
+        else "there is none"
+    )
+    return f"sft: no row to learn from: {why}; see sft.max_length and engine.max_model_len"
 
 
 def encode_conversation(renderer: ChatRenderer, conversation: Demonstration) -> Encoded:
