@@ -45,7 +45,9 @@ class Signature:
     def __init__(self, function: Callable[..., Any]) -> None:
         found = inspect.signature(function)
         self.names = [
-            name for name, one in found.parameters.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            name
+            for name, one in found.parameters.items()
+            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         ]
         self.takes_all = any(one.kind is one.VAR_KEYWORD for one in found.parameters.values())
         self.required = [
@@ -62,7 +64,11 @@ class Signature:
                 "completion (one answer as text), completions (a batch, as in TRL) or solution_str (as in verl)"
             )
         annotation = found.parameters["completion"].annotation if "completion" in found.parameters else None
-        self.wants_messages = bool({*RUBRIC} & {*self.names}) or "list" in str(annotation).lower() or "Messages" in str(annotation)
+        self.wants_messages = (
+            bool({*RUBRIC} & {*self.names})
+            or "list" in str(annotation).lower()
+            or "Messages" in str(annotation)
+        )
         self.is_batch = "completions" in self.names or "solution_strs" in self.names
 
     def missing(self, row: Item) -> str | None:
@@ -79,7 +85,11 @@ class Signature:
     def arguments(self, items: Sequence[Item]) -> dict[str, Any]:
         """Return the arguments of one call: for all items of a batch, or for the only one."""
         if "solution_strs" in self.names:
-            return {name + "s": [self._verl(item)[name] for item in items] for name in VERL if name + "s" in self.names}
+            return {
+                name + "s": [self._verl(item)[name] for item in items]
+                for name in VERL
+                if name + "s" in self.names
+            }
         if self.is_batch:
             return self._trl(items)
         (item,) = items
@@ -114,7 +124,8 @@ class Signature:
         columns = dict.fromkeys(name for item in items for name in item["row"])
         given: dict[str, Any] = {name: [item["row"].get(name) for item in items] for name in columns}
         given["completions"] = [
-            [{"role": "assistant", "content": item["text"]}] if in_messages else item["text"] for item in items
+            [{"role": "assistant", "content": item["text"]}] if in_messages else item["text"]
+            for item in items
         ]
         given["prompts"] = [item["row"].get("prompt", item["prompt"]) for item in items]
         if "answer" in self.names and "answer" not in given:

@@ -46,7 +46,9 @@ class _TextReward:
         try:
             right = self._right(completion.row)
         except (KeyError, ValueError) as error:
-            raise NotJudged(f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}") from None
+            raise NotJudged(
+                f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}"
+            ) from None
         given = self._given(completion.text)
         success = given is not None and given in right
         return Score(float(success), {self.name: float(success)}, given, success)
@@ -59,7 +61,11 @@ class Exact(_TextReward):
 
     def _right(self, row: Mapping[str, Any]) -> list[str]:
         found = published_answer(row)
-        return [_blanks(str(one)) for one in (found if isinstance(found, list | tuple) else [found]) if str(one).strip()]
+        return [
+            _blanks(str(one))
+            for one in (found if isinstance(found, list | tuple) else [found])
+            if str(one).strip()
+        ]
 
     def _given(self, text: str) -> str | None:
         said = after_reasoning(text)
@@ -122,7 +128,11 @@ class Pattern:
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """See `Reward.check_row`."""
         try:
-            return None if not self.pattern.groups or str(published_answer(row)).strip() else "the answer is empty"
+            return (
+                None
+                if not self.pattern.groups or str(published_answer(row)).strip()
+                else "the answer is empty"
+            )
         except KeyError as error:
             return str(error.args[0])
 

@@ -26,6 +26,8 @@ REASONING = (
 """Marks of reasoning, opening and closing."""
 ANSWER_CHARACTERS = 2000
 """Of one answer; a longer one is cut."""
+SEARCHED_CHARACTERS = 20_000
+"""At the end of a completion, where "the answer is" is looked for."""
 SPAN_CHARACTERS = 400
 """Of the text after "the answer is"."""
 
@@ -122,7 +124,11 @@ def _is_quoted(text: str, start: int, end: int, inner: int, inner_end: int) -> b
     if inner_end - inner < 40 and (content.casefold() in _PLACEHOLDER or not content):
         return True
     before, after = text[max(0, start - 2) : start].rstrip("$"), text[end : end + 2].lstrip("$")
-    return bool(before) and bool(after) and (before[-1], after[0]) in {("`", "`"), ('"', '"'), ("“", "”"), ("'", "'")}
+    return (
+        bool(before)
+        and bool(after)
+        and (before[-1], after[0]) in {("`", "`"), ('"', '"'), ("“", "”"), ("'", "'")}
+    )
 
 
 def _tagged(text: str) -> str | None:
@@ -149,6 +155,7 @@ def _hashed(text: str) -> str | None:
 
 def _marked(text: str) -> str | None:
     """Return what follows the last "the answer is"."""
+    text = text[-SEARCHED_CHARACTERS:]
     last = None
     for last in _MARK.finditer(text):
         pass

@@ -8,7 +8,16 @@ from typing import Any
 
 from asyncrl.rewards.answers.extraction import boxed
 
-COLUMNS = ("answer", "Answer", "expected_answer", "final_answer", "ground_truth", "target", "label", "solution")
+COLUMNS = (
+    "answer",
+    "Answer",
+    "expected_answer",
+    "final_answer",
+    "ground_truth",
+    "target",
+    "label",
+    "solution",
+)
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 
 

@@ -76,7 +76,9 @@ def _equal(gold: Any, answer: Any) -> bool:
         return all(_equal(one, other) for one, other in zip(members, others, strict=True))
     if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
         same_shape = gold.shape == answer.shape
-        return same_shape and all(_equal(one, other) for one, other in zip(gold.flat(), answer.flat(), strict=True))
+        return same_shape and all(
+            _equal(one, other) for one, other in zip(gold.flat(), answer.flat(), strict=True)
+        )
     if isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq):
         return _same_equation(gold, answer)
     special = (Relational, sympy.Set, sympy.MatrixBase, sympy.Tuple, sympy.logic.boolalg.Boolean)
@@ -136,7 +138,12 @@ def _same_number(gold: Any, answer: Any) -> bool:
 
     if gold.is_Rational and answer.is_Rational:
         return bool(gold == answer)
-    if gold.is_infinite or answer.is_infinite or gold.has(sympy.nan, sympy.zoo) or answer.has(sympy.nan, sympy.zoo):
+    if (
+        gold.is_infinite
+        or answer.is_infinite
+        or gold.has(sympy.nan, sympy.zoo)
+        or answer.has(sympy.nan, sympy.zoo)
+    ):
         return bool(gold == answer)
     left, right = sympy.N(gold, DIGITS), sympy.N(answer, DIGITS)
     largest = max(abs(left), abs(right))
@@ -144,7 +151,11 @@ def _same_number(gold: Any, answer: Any) -> bool:
     if distance <= largest * sympy.Float(10) ** (5 - DIGITS):
         return True
     # A decimal stands for the number it was rounded from, if that is no decimal itself.
-    rounded = [one for one in (gold, answer) if one.is_Rational and one.q != 1 and _is_decimal(one.q) and len(str(one.p)) >= 6]
+    rounded = [
+        one
+        for one in (gold, answer)
+        if one.is_Rational and one.q != 1 and _is_decimal(one.q) and len(str(one.p)) >= 6
+    ]
     others = [one for one in (gold, answer) if not one.is_Rational]
     return bool(rounded and others and distance <= largest * TOLERANCE)
 

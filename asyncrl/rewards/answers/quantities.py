@@ -35,7 +35,9 @@ _FRACTION = re.compile(
 _NUMBER = re.compile(rf"{_SIGN}({_DECIMAL})(?![\d])")
 _WORDS = re.compile(r"[A-Za-z./*\- ]+|%")
 _EXPONENT_OF_UNIT = re.compile(r"\s?\^\s?\{?\s?[-+]?\d\s?\}?")
-_VARIABLE = re.compile(r"(?<![A-Za-z])(?:[a-zA-Z]|pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|min|max|mod|gcd|lcm|or|a\.?m|p\.?m|base|infty|infinity|oo)(?![A-Za-z])")
+_VARIABLE = re.compile(
+    r"(?<![A-Za-z])(?:[a-zA-Z]|pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|min|max|mod|gcd|lcm|or|a\.?m|p\.?m|base|infty|infinity|oo)(?![A-Za-z])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class Quantity:
 
 def read_quantity(text: str) -> Quantity | None:
     """Return the number that a text is, with a unit or none; None for anything else."""
-    if len(text) > 2 * DIGITS or not any(character.isdecimal() or not character.isascii() for character in text):
+    if len(text) > 2 * DIGITS or not any(
+        character.isdecimal() or not character.isascii() for character in text
+    ):
         return None
     return read_canonical(canonical(text))
 

@@ -88,7 +88,9 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
                  "getitem": lambda one, key: one[key], "contains": lambda one, item: item in one,
                  "setitem": lambda one, key, item: one.__setitem__(key, item)}[what](target, *args)  # fmt: skip
     after = [encode(one, _refer) for one in args]
-    changed = [one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)]
+    changed = [
+        one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)
+    ]
     return {"value": encode(value, _refer), "args": changed}
 
 

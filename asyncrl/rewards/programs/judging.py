@@ -26,7 +26,7 @@ from asyncrl.errors import DeadlineError
 from asyncrl.rewards.programs.packages import environment, mounts
 from asyncrl.rewards.programs.values import decode, encode
 from asyncrl.rewards.protocol import NotJudged
-from asyncrl.sandbox.backends import choose, open_sandbox
+from asyncrl.sandbox.backends import choose, open_sandbox, probe
 from asyncrl.sandbox.protocol import MIB, Limits, ReadEnd, SandboxProcess, SandboxSpec
 from asyncrl.time_budget import remaining_s
 
@@ -37,10 +37,7 @@ MESSAGE_BYTES = 8 * MIB
 MEMORY_BYTES = 1024 * MIB
 ADDRESS_BYTES = 4096 * MIB
 
-PREAMBLE_MODULES = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
-    "builtins typing"
-).split()
+PREAMBLE_MODULES = ["string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"]
 PREAMBLE = (
     "\n".join(f"from {name} import *" for name in PREAMBLE_MODULES)
     + "\nimport "
@@ -97,7 +94,12 @@ async def judge_check(
                 said = await tests.receive(ends)
             except _Silent as error:
                 # It waits for the program, or for what it made of its results: either is the program's.
-                return Verdict((False,), "time limit exceeded" if error.timed_out else "the tests ended with the program's results")
+                return Verdict(
+                    (False,),
+                    "time limit exceeded"
+                    if error.timed_out
+                    else "the tests ended with the program's results",
+                )
             if "verdict" in said:
                 if said["verdict"] in ("broken", "unsendable"):
                     raise NotJudged(f"{said['why']}: not judged")
@@ -132,7 +134,12 @@ async def judge_calls(
         passed: list[bool] = []
         for number, (arguments, expected) in enumerate(tests, 1):
             ends = time.monotonic() + remaining_s(time_limit_s)
-            asked = {"id": number, "do": "method", "name": name, "args": [encode(one, _no_object) for one in arguments]}
+            asked = {
+                "id": number,
+                "do": "method",
+                "name": name,
+                "args": [encode(one, _no_object) for one in arguments],
+            }
             try:
                 reply = await candidate.ask(asked, ends)
             except _Silent as error:
@@ -149,7 +156,10 @@ async def judge_outputs(
     """Run the program on each input, in order, and compare what it prints by `same_output`. See `judge_calls`."""
     if (why := _unusable(program)) is not None:
         return Verdict((), why)
-    backend = (await choose(sandbox)).backend
+    # A warm interpreter forks for each test.
+    backend = (
+        "zygote" if sandbox == "auto" and (await probe("zygote")).works else (await choose(sandbox)).backend
+    )
     code = WRAPPED.format(preamble=PREAMBLE, program=program)
     async with await open_sandbox(backend, await _spec(backend)) as box:
         passed: list[bool] = []
@@ -257,7 +267,9 @@ class _Process:
             return str(error)
         if said.get("id") != 0 or "ok" not in said:
             error = said.get("error")
-            return ": ".join(map(str, error)) if isinstance(error, list) else "the program wrote something else"
+            return (
+                ": ".join(map(str, error)) if isinstance(error, list) else "the program wrote something else"
+            )
         return ""
 
     async def ask(self, asked: dict[str, Any], ends: float) -> dict[str, Any]:
@@ -297,6 +309,6 @@ async def _spec(backend: str) -> SandboxSpec:
         address_space_bytes=ADDRESS_BYTES,
         output_bytes=MESSAGE_BYTES,
     )
-    return SandboxSpec(language="python", limits=limits, mounts=await mounts(backend), env=environment(backend))
-
-
+    return SandboxSpec(
+        language="python", limits=limits, mounts=await mounts(backend), env=environment(backend)
+    )

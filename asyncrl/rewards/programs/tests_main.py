@@ -80,7 +80,12 @@ def ask(what: str, target: Any = None, *args: Any, name: str = "", **kwargs: Any
     """Have the program do something and return what it gives."""
     global _number
     _number += 1
-    said: dict[str, Any] = {"id": _number, "do": what, "name": name, "args": [encode(one, _refer) for one in args]}
+    said: dict[str, Any] = {
+        "id": _number,
+        "do": what,
+        "name": name,
+        "args": [encode(one, _refer) for one in args],
+    }
     if target is not None:
         said["target"] = encode(target, _refer)
     said["kwargs"] = {key: encode(one, _refer) for key, one in kwargs.items()}
@@ -135,7 +140,10 @@ def _main() -> None:
         check = compile(given["check"], "check.py", "exec")
         exec(compile(given["prefix"], "prefix.py", "exec"), names)
     except BaseException as error:
-        verdict = {"verdict": "broken", "why": f"the tests cannot be read: {type(error).__name__}: {error}"[:500]}
+        verdict = {
+            "verdict": "broken",
+            "why": f"the tests cannot be read: {type(error).__name__}: {error}"[:500],
+        }
     else:
         verdict = _checked(check, names, set(given["functions"]))
     _streams[1].write(json.dumps(verdict) + "\n")
