@@ -3,7 +3,7 @@
 | parameters | is called |
 |---|---|
 | `completions`, any columns | as TRL does: once for all, lists of equal length; returns a list |
-| `solution_str`, `ground_truth`, `data_source`, `extra_info` | as verl does; with an "s" at the end of each, once for all |
+| `solution_str`, `ground_truth`, `data_source`, `extra_info` | as verl does; with an "s" added to each, for all |
 | `completion`, `state`, `info`, `task`, `parser`, ... | as verifiers does its rubrics' functions |
 | `completion`, `answer`, `row`, any columns | for one answer, the completion as text |
 """
@@ -60,8 +60,8 @@ class Signature:
         known = {*SAID, "completions", "solution_str", "solution_strs", "state", "row"}
         if not known & {*self.names} and not self.takes_all:
             raise TypeError(
-                f"takes ({', '.join(self.names)}), none of which gets what the policy wrote; name one of its parameters "
-                "completion (one answer as text), completions (a batch, as in TRL) or solution_str (as in verl)"
+                f"takes ({', '.join(self.names)}), none of which gets what the policy wrote; name one of "
+                "its parameters completion (one answer as text), completions (a batch, as in TRL) or solution_str (as in verl)"
             )
         annotation = found.parameters["completion"].annotation if "completion" in found.parameters else None
         self.wants_messages = (
@@ -113,8 +113,8 @@ class Signature:
             given.setdefault(name, said)
         if self.wants_messages:
             task, info = row.get("task", "default"), row.get("info", {})
-            state = {"prompt": item["prompt"], "completion": said, "answer": given["answer"], "task": task, "info": info,
-                     "turn": 1, "responses": []}  # fmt: skip
+            state = {key: given[key] for key in ("prompt", "completion", "answer")}
+            state |= {"task": task, "info": info, "turn": 1, "responses": []}
             given.update(task=task, info=info, state=state, parser=Parser())
         return given if self.takes_all else {name: given[name] for name in self.names if name in given}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -137,10 +138,9 @@ class Pattern:
             return str(error.args[0])
 
     def _score(self, completion: Completion) -> Score:
-        last = None
         try:
-            for last in self.pattern.finditer(after_reasoning(completion.text), timeout=PATTERN_TIMEOUT_S):
-                pass
+            said = after_reasoning(completion.text)
+            found = collections.deque(self.pattern.finditer(said, timeout=PATTERN_TIMEOUT_S), maxlen=1)
             right = str(published_answer(completion.row)).strip() if self.pattern.groups else ""
         except TimeoutError:
             raise NotJudged(
@@ -149,7 +149,7 @@ class Pattern:
             ) from None
         except KeyError as error:
             raise NotJudged(f"reward 'regex', {describe_row(completion.row)}: {error.args[0]}") from None
-        given = None if last is None else next((one for one in last.groups() if one is not None), last[0])
+        given = next((one for one in found[0].groups() if one is not None), found[0][0]) if found else None
         success = given is not None and (not self.pattern.groups or given.strip() == right)
         return Score(float(success), {self.name: float(success)}, given, success)
 

@@ -3,8 +3,8 @@
     PYTHON -P asyncrl/rewards/user_main.py
 
 The first line of its input is `{"path": [...], "function"}`: where modules are searched, and the import path. Then
-`{"id", "timeout_s", "items"}` are answered by `{"id", "values"}` or `{"id", "error"}`. Plain functions run one after the other in the
-main thread, where signals work; coroutines run together.
+`{"id", "timeout_s", "items"}` are answered by `{"id", "values"}` or `{"id", "error"}`. Plain functions run one after
+the other in the main thread, where signals work; coroutines run together.
 """
 
 import asyncio

@@ -39,7 +39,7 @@ class UserProcess:
         atexit.register(self.close)
 
     async def ask(self, items: str, timeout_s: float) -> dict[str, Any]:
-        """Return the reply to a request. Raises `TimeoutError`, and `NotJudged` if the process does not start or ends."""
+        """Return the reply to a request. Raises `TimeoutError`; `NotJudged` if the process does not start or ends."""
         return await asyncio.to_thread(self._ask, items, timeout_s)
 
     def close(self) -> None:

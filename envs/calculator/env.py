@@ -1,7 +1,8 @@
 """Answer a question with a calculator: decide whether to call it, with which arguments, and use its result.
 
 "say 7" needs no tool; "6 * 8" is too hard for a tiny model. The tool is offered in the chat template's own
-format. Reward 1 for the right final answer, found as docs/rewards.md says; an unnecessary or malformed call earns nothing and costs a turn.
+format. Reward 1 for the right final answer, found as docs/rewards.md says; an unnecessary or malformed call earns
+nothing and costs a turn.
 """
 
 from __future__ import annotations

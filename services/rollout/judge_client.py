@@ -2,7 +2,7 @@
 
 | kind | request | answer |
 |---|---|---|
-| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | a number from 0 to 10 alone on the last line, divided by 10 |
+| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | a number from 0 to 10 on the last line |
 | `score` | `{"items": [{"task", "messages", "reward"}, ...]}` to the URL itself | `{"scores": [number or null, ...]}` |
 
 Equal conversations of one task are judged once: while a request is in flight others wait for it, afterwards the answer

@@ -57,14 +57,51 @@ Plan = bool | Ask | Every | Some | Matching
 
 _CHOICE = re.compile(r"\(?([A-Z])\)?[.:]?")
 _CHOSEN = re.compile(
-    r"(?:(?:option|choice|answer)\s?:?\s?)?(?:\(([A-Za-z])\)|([A-Za-z])\s?[).:]|([A-Za-z])(?=\s*$))(?!\w)(.*)", re.IGNORECASE | re.DOTALL
-)  # fmt: skip
+    r"(?:(?:option|choice|answer)\s?:?\s?)?"
+    r"(?:\(([A-Za-z])\)|([A-Za-z])\s?[).:]|([A-Za-z])(?=\s*$))(?!\w)(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 _NEXT_CHOICE = re.compile(r"(?:^|[\s,;(])[A-J]\s?[).](?:\s|,|$)|\([A-J]\)")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
-_FUNCTIONS = set(
-    ["sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "log", "ln", "lg", "exp", "sqrt", "pi", "min", "max", "mod", "gcd", "lcm", "inf", "infty", "oo", "det", "lim", "dx", "dy", "dt", "deg", "abs", "floor", "ceil", "frac", "cdot", "times"]
-)
+_FUNCTIONS = {
+    *(
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "log",
+        "ln",
+        "lg",
+    ),
+    *(
+        "exp",
+        "sqrt",
+        "pi",
+        "min",
+        "max",
+        "mod",
+        "gcd",
+        "lcm",
+        "inf",
+        "infty",
+        "oo",
+        "det",
+        "lim",
+        "dx",
+        "dy",
+        "dt",
+    ),
+    *("deg", "abs", "floor", "ceil", "frac", "cdot", "times"),
+}
 _BASE = re.compile(r"([0-9A-F]{1,200})\s?_\s?\{?\s?(\d{1,3})\s?\}?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?\s?(?:[ap]\.?\s?m\.?)?", re.IGNORECASE)
 _RATIO = re.compile(r"(\d{1,50}(?:\.\d{1,20})?)\s?:\s?(\d{1,50}(?:\.\d{1,20})?)")
@@ -76,6 +113,10 @@ _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|cong|doteq)(?![A-Za-z])|~=|≈")
 _RELATION = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t|eqslant)?(?![A-Za-z])|\\n(?:e|eq)(?![A-Za-z])")
 _AND = re.compile(r"\s+(?:and|or)\s+")
+_COUNTED = re.compile(
+    r"\s*(?:degree|%|(?<![\\A-Za-z])(?:cm|km|mm|meters?|inches|feet|units?|square units?|cubic units?|dollars?|hours?|"
+    r"minutes?|seconds?|days?|years?)(?:\s?\^\s?\{?[23]\}?)?)\s*$"
+)
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
 
@@ -328,7 +369,7 @@ def _closes_at_end(text: str) -> bool:
 
 
 def _split(text: str) -> list[str] | None:
-    """Split at commas, semicolons, "and" and "or" outside brackets; None where brackets do not match or a part is empty."""
+    """Split at commas, semicolons, "and" and "or" outside brackets; None where a part is empty or brackets differ."""
     parts, start, depth = [], 0, 0
     for place, character in enumerate(text):
         if character in "([{":
@@ -370,8 +411,7 @@ def _same_list(gold: tuple[str, list[str]], answer: tuple[str, list[str]]) -> Pl
 
 def _without_unit(text: str) -> str:
     """Return an expression without the word or sign at its end that counts it: "2\\pi cm", "\\sqrt 2 degree"."""
-    text = re.sub(r"\s*(?:degree|%|(?<![\\A-Za-z])(?:cm|km|mm|meters?|inches|feet|units?|square units?|cubic units?|dollars?|hours?|minutes?|seconds?|days?|years?)(?:\s?\^\s?\{?[23]\}?)?)\s*$", "", text)  # fmt: skip
-    return text.strip()
+    return _COUNTED.sub("", text).strip()
 
 
 def needed(of: Plan) -> Sequence[Ask]:

@@ -1,4 +1,4 @@
-r"""The right answer of a row, as data sets publish it: a column of its own, `#### 18`, a solution with `\boxed{...}`."""
+r"""The right answer of a row, as data sets publish it: its own column, `#### 18`, a solution with `\boxed{...}`."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 
 Reads JSON lines `{"id", "op", "gold", "answer", "patient"}` and writes `{"id", "verdict"}`: "true", "false", "cut" (it
 took all the CPU time or memory that one comparison has), "late" (it had no CPU time for long), "unread" (the gold could
-not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has everything imported. One that needs
-longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is worth that (`patient`), so that
-hanging ones cost the others little.
+not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has everything imported. One that
+needs longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is worth that (`patient`), so
+that hanging ones cost the others little.
 This file imports nothing of asyncrl.
 """
 
@@ -27,6 +27,14 @@ WALL_S = 25.0
 MEMORY_BYTES = 1024**3
 """Beyond what the server itself has."""
 TOLERANCE = 1e-6
+"""Relative, between a decimal and what no decimal can be."""
+WARM = (
+    ("x^2+1", "1+x^2"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"\sqrt{2}", "1.41421356"),
+    ("(1,2]", r"\{1,2\}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3"),
+)
 DIGITS = 60
 
 
@@ -128,9 +136,7 @@ def _same_value(gold: Any, answer: Any) -> bool:
     if bool(gold.free_symbols) != bool(answer.free_symbols):
         return False
     difference = gold - answer
-    if sympy.simplify(difference) == 0 or sympy.expand(difference) == 0:
-        return True
-    return False
+    return bool(sympy.simplify(difference) == 0 or sympy.expand(difference) == 0)
 
 
 def _same_number(gold: Any, answer: Any) -> bool:
@@ -275,8 +281,7 @@ def main() -> None:
     import logging
 
     logging.disable(logging.CRITICAL)
-    for gold, answer in (("x^2+1", "1+x^2"), (r"\frac{1}{2}", "0.5"), (r"\sqrt{2}", "1.41421356"), ("(1,2]", r"\{1,2\}"),
-                         (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3")):  # fmt: skip
+    for gold, answer in WARM:
         # What is parsed once is parsed faster by every fork.
         compared("equal", gold, answer)
     os.write(1, b"ready\n")

@@ -1,8 +1,7 @@
 """Holds a program that a policy wrote and does what it is told: one JSON line in, one out. Runs inside a sandbox.
 
 The first line is `{"program", "preamble"}`, answered by `{"id": 0, "ok"}` or an error. Then `{"id", "do", ...}`, by
-`{"id", "value", "args"}` or `{"id", "error": [class, text]}`. It knows no test and no expected result. `values.py` stands
-before it in the same text.
+`{"id", "value", "args"}` or `{"id", "error": [class, text]}`. It knows no test and no expected result.
 """
 
 import io
@@ -11,6 +10,8 @@ import os
 import sys
 import types
 from typing import Any
+
+from asyncrl.rewards.programs.values import decode, encode
 
 _objects: dict[int, Any] = {}
 
@@ -94,4 +95,5 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     return {"value": encode(value, _refer), "args": changed}
 
 
-_main()
+if __name__ == "__main__":
+    _main()

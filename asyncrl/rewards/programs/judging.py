@@ -2,7 +2,7 @@
 
 | tests | how |
 |---|---|
-| `check`, a benchmark's own Python | runs in a second sandbox and calls the program in the first; values cross as JSON |
+| `check`, a benchmark's own Python | runs in a second sandbox and calls the program in the first |
 | calls with expected results | the program is called; its results are compared here |
 | inputs and expected outputs | the program runs on each input; its output is compared here |
 
@@ -37,7 +37,10 @@ MESSAGE_BYTES = 8 * MIB
 MEMORY_BYTES = 1024 * MIB
 ADDRESS_BYTES = 4096 * MIB
 
-PREAMBLE_MODULES = ["string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"]
+PREAMBLE_MODULES = [
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"),
+]
 PREAMBLE = (
     "\n".join(f"from {name} import *" for name in PREAMBLE_MODULES)
     + "\nimport "
@@ -180,7 +183,7 @@ async def judge_outputs(
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Return True if two outputs agree by LiveCodeBench's rule: line by line without blanks around, numbers as decimals."""
+    """Return True if two outputs agree by LiveCodeBench's rule: line by line, without blanks, numbers as decimals."""
     left, right = ([line.strip() for line in text.strip().split("\n")] for text in (printed, expected))
     return len(left) == len(right) and all(
         one == other or _same_decimals(one, other) for one, other in zip(left, right, strict=True)
@@ -297,8 +300,14 @@ async def _start(stack: AsyncExitStack, sandbox: str, main: str) -> _Process:
 
 @functools.cache
 def _source(main: str) -> str:
+    """Return a driver as one text, which brings along the module that it imports: no file of asyncrl is inside."""
     folder = Path(__file__).parent
-    return (folder / "values.py").read_text() + "\n" + (folder / main).read_text()
+    values, driver = (folder / "values.py").read_text(), (folder / main).read_text()
+    name = "asyncrl.rewards.programs.values"
+    return (
+        f"import sys, types\nmodule = sys.modules[{name!r}] = types.ModuleType({name!r})\n"
+        f"exec(compile({values!r}, 'values.py', 'exec'), module.__dict__)\n{driver}"
+    )
 
 
 async def _spec(backend: str) -> SandboxSpec:

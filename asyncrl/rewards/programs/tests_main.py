@@ -1,11 +1,12 @@
 """Runs a benchmark's tests of a function that is in another sandbox: calls go out as JSON lines. Runs inside a sandbox.
 
-The first line is `{"check", "prefix", "functions"}`. The last line it writes is `{"verdict", "why"}`. Names that the tests
-use are looked for among `functions` (in the program), what `prefix` defines, Python's own, and the rest of the program,
-in this order: a program cannot replace what judges it. `values.py` stands before it in the same text.
+The first line is `{"check", "prefix", "functions"}`. The last line it writes is `{"verdict", "why"}`. Names that the
+tests use are looked for among `functions` (in the program), what `prefix` defines, Python's own, and the rest of the
+program, in this order: a program cannot replace what judges it.
 """
 
 import builtins
+import contextlib
 import importlib
 import io
 import json
@@ -13,6 +14,8 @@ import os
 import sys
 import types
 from typing import Any
+
+from asyncrl.rewards.programs.values import decode, encode
 
 
 class Unsendable(BaseException):
@@ -157,11 +160,9 @@ def _checked(check: types.CodeType, names: dict[str, Any], functions: set[str]) 
             if name not in functions and not own and name in sys.stdlib_module_names:
                 names[name] = importlib.import_module(name)
             elif name in functions or not own:
-                try:
+                # The tests may define it themselves, or it is an attribute's name.
+                with contextlib.suppress(NameError):
                     names[name] = ask("get", name=name)
-                except NameError:
-                    # The tests may define it themselves, or it is an attribute's name.
-                    pass
         exec(check, names)
     except Unsendable as error:
         return {"verdict": "unsendable", "why": str(error)}
@@ -170,4 +171,5 @@ def _checked(check: types.CodeType, names: dict[str, Any], functions: set[str]) 
     return {"verdict": "passed", "why": ""}
 
 
-_main()
+if __name__ == "__main__":
+    _main()

@@ -81,7 +81,7 @@ def _float(value: float) -> str:
 
 
 def decode(value: Any, referred: Any) -> Any:
-    """Return the value of its JSON. referred: gives the object of a reference. Raises `ValueError` for any other form."""
+    """Return the value of its JSON. referred: gives the object of a reference. Raises `ValueError` for other forms."""
     if value is None or type(value) in (bool, str, int):
         return value
     if type(value) is not dict or not value:
