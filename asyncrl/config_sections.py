@@ -737,8 +737,8 @@ class JudgeConfig(Section):
         "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
         "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
     )
-    """What a chat judge reads; `{conversation}` and `{task}` are filled in. Its last number, divided by 10, is the
-    score."""
+    """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
+    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure."""
     mode: Seldom[Literal["replace", "add"]] = "replace"
     """Whether the score is the reward, or is added to the environment's."""
     weight: Seldom[float] = 1.0

@@ -3,8 +3,8 @@
     PYTHON -P asyncrl/rewards/user_main.py
 
 The first line of its input is `{"path": [...], "function"}`: where modules are searched, and the import path. Then
-`{"id", "items"}` are answered by `{"id", "values"}` or `{"id", "error"}`. Plain functions run one after the other in the
-main thread, where signals work; coroutines run together.
+`{"id", "timeout_s", "items"}` are answered by `{"id", "values"}` or `{"id", "error"}`. Plain functions run one after
+the other in the main thread, where signals work; coroutines run together.
 """
 
 import asyncio
@@ -48,7 +48,12 @@ async def _serve(function: Any, signature: Any, answer: Any) -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def one(request: dict[str, Any]) -> None:
-        answer(request, await _called(function, signature, request["items"]))
+        try:
+            async with asyncio.timeout(request["timeout_s"]):
+                reply = await _called(function, signature, request["items"])
+        except TimeoutError:
+            reply = {"error": f"did not return within {request['timeout_s']:g} s"}
+        answer(request, reply)
 
     while line := await asyncio.to_thread(sys.stdin.readline):
         task = asyncio.create_task(one(json.loads(line)))
@@ -68,7 +73,7 @@ async def _called(function: Any, signature: Any, items: list[dict[str, Any]]) ->
                 results = list(await asyncio.gather(*results))
             values = [_plain(one) for one in results]
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -2,7 +2,7 @@
 
 | tests | how |
 |---|---|
-| `check`, a benchmark's own Python | runs in a second sandbox and calls the program in the first; values cross as JSON |
+| `check`, a benchmark's own Python | runs in a second sandbox and calls the program in the first |
 | calls with expected results | the program is called; its results are compared here |
 | inputs and expected outputs | the program runs on each input; its output is compared here |
 
@@ -26,7 +26,7 @@ from asyncrl.errors import DeadlineError
 from asyncrl.rewards.programs.packages import environment, mounts
 from asyncrl.rewards.programs.values import decode, encode
 from asyncrl.rewards.protocol import NotJudged
-from asyncrl.sandbox.backends import choose, open_sandbox
+from asyncrl.sandbox.backends import choose, open_sandbox, probe
 from asyncrl.sandbox.protocol import MIB, Limits, ReadEnd, SandboxProcess, SandboxSpec
 from asyncrl.time_budget import remaining_s
 
@@ -37,10 +37,10 @@ MESSAGE_BYTES = 8 * MIB
 MEMORY_BYTES = 1024 * MIB
 ADDRESS_BYTES = 4096 * MIB
 
-PREAMBLE_MODULES = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
-    "builtins typing"
-).split()
+PREAMBLE_MODULES = [
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"),
+]
 PREAMBLE = (
     "\n".join(f"from {name} import *" for name in PREAMBLE_MODULES)
     + "\nimport "
@@ -97,7 +97,12 @@ async def judge_check(
                 said = await tests.receive(ends)
             except _Silent as error:
                 # It waits for the program, or for what it made of its results: either is the program's.
-                return Verdict((False,), "time limit exceeded" if error.timed_out else "the tests ended with the program's results")
+                return Verdict(
+                    (False,),
+                    "time limit exceeded"
+                    if error.timed_out
+                    else "the tests ended with the program's results",
+                )
             if "verdict" in said:
                 if said["verdict"] in ("broken", "unsendable"):
                     raise NotJudged(f"{said['why']}: not judged")
@@ -132,7 +137,12 @@ async def judge_calls(
         passed: list[bool] = []
         for number, (arguments, expected) in enumerate(tests, 1):
             ends = time.monotonic() + remaining_s(time_limit_s)
-            asked = {"id": number, "do": "method", "name": name, "args": [encode(one, _no_object) for one in arguments]}
+            asked = {
+                "id": number,
+                "do": "method",
+                "name": name,
+                "args": [encode(one, _no_object) for one in arguments],
+            }
             try:
                 reply = await candidate.ask(asked, ends)
             except _Silent as error:
@@ -149,7 +159,10 @@ async def judge_outputs(
     """Run the program on each input, in order, and compare what it prints by `same_output`. See `judge_calls`."""
     if (why := _unusable(program)) is not None:
         return Verdict((), why)
-    backend = (await choose(sandbox)).backend
+    # A warm interpreter forks for each test.
+    backend = (
+        "zygote" if sandbox == "auto" and (await probe("zygote")).works else (await choose(sandbox)).backend
+    )
     code = WRAPPED.format(preamble=PREAMBLE, program=program)
     async with await open_sandbox(backend, await _spec(backend)) as box:
         passed: list[bool] = []
@@ -170,7 +183,7 @@ async def judge_outputs(
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Return True if two outputs agree by LiveCodeBench's rule: line by line without blanks around, numbers as decimals."""
+    """Return True if two outputs agree by LiveCodeBench's rule: line by line, without blanks, numbers as decimals."""
     left, right = ([line.strip() for line in text.strip().split("\n")] for text in (printed, expected))
     return len(left) == len(right) and all(
         one == other or _same_decimals(one, other) for one, other in zip(left, right, strict=True)
@@ -257,7 +270,9 @@ class _Process:
             return str(error)
         if said.get("id") != 0 or "ok" not in said:
             error = said.get("error")
-            return ": ".join(map(str, error)) if isinstance(error, list) else "the program wrote something else"
+            return (
+                ": ".join(map(str, error)) if isinstance(error, list) else "the program wrote something else"
+            )
         return ""
 
     async def ask(self, asked: dict[str, Any], ends: float) -> dict[str, Any]:
@@ -285,8 +300,14 @@ async def _start(stack: AsyncExitStack, sandbox: str, main: str) -> _Process:
 
 @functools.cache
 def _source(main: str) -> str:
+    """Return a driver as one text, which brings along the module that it imports: no file of asyncrl is inside."""
     folder = Path(__file__).parent
-    return (folder / "values.py").read_text() + "\n" + (folder / main).read_text()
+    values, driver = (folder / "values.py").read_text(), (folder / main).read_text()
+    name = "asyncrl.rewards.programs.values"
+    return (
+        f"import sys, types\nmodule = sys.modules[{name!r}] = types.ModuleType({name!r})\n"
+        f"exec(compile({values!r}, 'values.py', 'exec'), module.__dict__)\n{driver}"
+    )
 
 
 async def _spec(backend: str) -> SandboxSpec:
@@ -297,6 +318,6 @@ async def _spec(backend: str) -> SandboxSpec:
         address_space_bytes=ADDRESS_BYTES,
         output_bytes=MESSAGE_BYTES,
     )
-    return SandboxSpec(language="python", limits=limits, mounts=await mounts(backend), env=environment(backend))
-
-
+    return SandboxSpec(
+        language="python", limits=limits, mounts=await mounts(backend), env=environment(backend)
+    )
