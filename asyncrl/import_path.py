@@ -120,7 +120,9 @@ def absolute(text: str, folder: Path) -> str:
     found = _FILE.fullmatch(text)
     if found is None:
         return text
-    return f"{os.path.abspath(folder / os.path.expanduser(found['file']))}:{found['name']}"
+    return (
+        f"{os.path.abspath(folder / os.path.expanduser(os.path.expandvars(found['file'])))}:{found['name']}"
+    )
 
 
 def _own_file(module: str) -> Path | None:
