@@ -21,7 +21,8 @@ from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import exempt
-from asyncrl.import_path import search_in
+from asyncrl.import_path import search_last
+from asyncrl.process_start import leave_safe_path
 
 COMMANDS = (
     "train",
@@ -82,8 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
-        # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
-        search_in([Path.cwd()])
+        # A user's own environment or reward is usually a file of the current folder.
+        search_last(Path.cwd())
+    leave_safe_path()
     if not arguments:
         build_parser().print_help(sys.stderr)
         return 2

@@ -70,14 +70,14 @@ class Section(BaseModel):
     """A table of settings. The text below a field describes it; `asyncrl.commands.config_page` reads it there, so that
     processes that never show it need not."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class RunConfig(Section):
     """Where the run lives, what makes it repeatable, and how long its processes may take."""
 
-    name: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
-    """Name of the run's folder; empty takes the recipe's name and the first free number."""
+    name: str = Field("", max_length=100, pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]*)?$")
+    """Name of the run's folder; empty takes the recipe's name and the first free number. Letters, digits and `._-`."""
     folder: str = "runs"
     """Folder that holds the folders of runs, relative to the current one."""
     seed: int = Field(0, ge=0)
