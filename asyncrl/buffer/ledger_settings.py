@@ -23,8 +23,6 @@ class LedgerSettings:
     max_attempts: int = 3
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
-    decide_after: int = 0
-    """Episodes after which a group may have ended early, because all of them earned the same; 0 for none."""
     complete_age: int = 0
     """Versions up to which the trainer completes groups without a success by an earlier one (`train.complete_groups`):
     such groups are kept though they have no signal; 0 where it does not."""
@@ -47,7 +45,6 @@ class LedgerSettings:
             "max_staleness": 0,
             "group_size": 1,
             "max_attempts": 1,
-            "decide_after": 0,
             "complete_age": 0,
             "max_tokens": 1,
             "token_budget": 0,
@@ -70,7 +67,6 @@ class LedgerSettings:
             group_size=config.rollout.group_size,
             lease_s=config.rollout.lease_s,
             drop_no_signal=config.buffer.drop_no_signal,
-            decide_after=config.rollout.decide_after,
             complete_age=config.train.replay_max_age if config.train.complete_groups else 0,
             max_tokens=config.max_tokens,
             over_provision=config.buffer.over_provision,
