@@ -883,20 +883,10 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     _check_long_rows(recipe, words)
-    if "slow_values" in words and settings["value"]["trunk"] != "own":
-        raise ConfigError(
-            f"algo.value.trunk: must be 'own' for algo.advantage={settings['advantage']}, whose slow copy is of the "
-            f"whole critic, got {settings['value']['trunk']!r}"
-        )
     if settings["value"]["steps"] > 1 and settings["value"]["trunk"] != "own":
         raise ConfigError(
             f"algo.value.steps: must be 1 for algo.value.trunk={settings['value']['trunk']!r}, which learns with the "
             f"policy, got {settings['value']['steps']}"
-        )
-    if "slow_values" in words and recipe.train.zero_stage == 3:
-        raise ConfigError(
-            f"train.zero_stage: algo.advantage={settings['advantage']} keeps a whole copy of the critic, which needs "
-            "train.zero_stage below 3, got 3"
         )
     if "score_norms" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
@@ -993,7 +983,6 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
         f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
         "algo.denominator='kept'": settings["denominator"] == "kept",
         "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
-        "algo.sequential_agents": settings["sequential_agents"],
         "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
         "a critic": "values" in needed(settings),
         **{
