@@ -294,11 +294,6 @@ class EngineConfig(Section):
     quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
     """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
     weights (docs/engine-and-trainer.md)."""
-    explorers: Seldom[int] = Field(0, ge=0)
-    """So many of `count` engines, the last ones, compute in low precision and play the candidates of `rollout.explore`
-    alone."""
-    explorers_quantization: Seldom[Literal["int8", "fp8"]] = "int8"
-    """How these compute, as `quantization` has it. The trainer's forward passes do not follow them."""
     batch_invariant: Seldom[bool] = False
     """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
     for GPUs alone."""
@@ -382,9 +377,6 @@ class RolloutConfig(Section):
     """Tokens that the policy may write in one turn."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the episodes that are trained on."""
-    decide_after: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that are played first. Where all of them earn the same, the others are not played and the
-    group is dropped (docs/curriculum.md). 0 plays all at once."""
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
@@ -393,20 +385,10 @@ class RolloutConfig(Section):
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
     branches: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling."""
-    fork_at: Seldom[Literal["uncertain", "confidence", "first_error", "look_ahead"]] = "uncertain"
-    """Where they do: before the least certain turns, in widths by confidence and pruned where it falls, before the
-    first wrong turn of failed episodes, or inside turns, where two tokens were about equally likely and lead to
-    different ones (docs/rollouts.md)."""
+    """Episodes of a group that branch off a sibling, before the turns about which the policy was least certain
+    (docs/rollouts.md)."""
     hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
-    hint_length: Seldom[Literal["first", "by_difficulty"]] = "first"
-    """Whether they are given its first turn, or as many turns as the failures of the group's other episodes, which are
-    then played before them, ask for (docs/rollouts.md)."""
-    explore: Seldom[int] = Field(0, ge=0)
-    """Candidates of a group, which `engine.explorers` play first. The `group_size` whose rewards vary the most are
-    played again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays
-    none."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""

@@ -258,10 +258,6 @@ BALANCED = {
         ),
         ({"engine": {"count": 3, "prefill": 1}}, "policies must be left out with engine.prefill=1"),
         (
-            {"engine": {"count": 3, "explorers": 1}, "rollout": {"explore": 16}},
-            "policies must be left out with rollout.explore=16",
-        ),
-        (
             {"scale": {"between_policies": True, "engine": [1, 3]}},
             "scale.engine must be left out where there are further policies",
         ),

@@ -25,8 +25,6 @@ class LedgerSettings:
     drop_no_signal: bool = True
     compared: frozenset[str] = frozenset({"rewards"})
     """What the episodes of a group agree in where the group has no signal, see `algo.settings.compared`."""
-    decide_after: int = 0
-    """Episodes after which a group may have ended early, because all of them earned the same; 0 for none."""
     complete_age: int = 0
     """Versions up to which the trainer completes groups without a success by an earlier one (`train.complete_groups`):
     such groups are kept though they have no signal; 0 where it does not."""
@@ -49,7 +47,6 @@ class LedgerSettings:
             "max_staleness": 0,
             "group_size": 1,
             "max_attempts": 1,
-            "decide_after": 0,
             "complete_age": 0,
             "max_tokens": 1,
             "token_budget": 0,
@@ -73,7 +70,6 @@ class LedgerSettings:
             lease_s=config.rollout.lease_s,
             drop_no_signal=bool(config.no_signal),
             compared=config.no_signal,
-            decide_after=config.rollout.decide_after,
             complete_age=config.train.replay_max_age if config.train.complete_groups else 0,
             max_tokens=config.max_tokens,
             over_provision=config.buffer.over_provision,

@@ -299,7 +299,6 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
-        "engine.explorers": config.engine.explorers > 0,
         "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,

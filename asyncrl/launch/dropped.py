@@ -9,8 +9,6 @@ LEAST_BATCHES = 16
 ADVICE = {
     "no_signal": "all episodes of such a group earned the same, which teaches nothing: the tasks are too hard or too "
     "easy for this policy. Change env.config, start from a better model (sft.steps) or raise rollout.group_size",
-    "unsolved_early": "rollout.decide_after ended groups without a success: give easier tasks, or a better model",
-    "solved_early": "rollout.decide_after ended groups without a failure: give harder tasks, or end the run",
     "too_few_usable": "most episodes of such a group failed: asyncrl doctor RUN says how",
     "too_long": "an episode of such a group has more tokens than the trainer takes: give fewer or shorter turns in "
     "env.config, or raise engine.max_model_len",

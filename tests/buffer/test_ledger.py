@@ -198,24 +198,7 @@ def test_a_group_that_cannot_be_trained_frees_its_slot_at_once(make, outcome, re
         assert book.put(make(held[0])).duplicate
 
 
-@pytest.mark.parametrize(("reward", "reason"), [(1.0, "solved_early"), (0.0, "unsolved_early")])
-def test_a_group_that_ended_early_frees_its_slot_and_says_why(reward, reason):
-    book = ledger(count=5, group_size=4, decide_after=2)
-    held = [lease(book) for _ in range(4)]
-    for rewards in ((0.0, 1.0), (reward,) * 3):
-        with pytest.raises(InputError, match=r"must hold 4 episodes, got"):
-            book.put(group(held[0], rewards=rewards))
-    assert book.lease("w") is None
-    result = book.put(group(held[0], rewards=(reward, reward)))
-    assert (result.outcome, result.reason) == ("dropped", reason)
-    assert book.lease("w") is not None
-    assert book.stats()["dropped_by_reason"] == {reason: 1}
-    assert book.stats()["tokens_generated"] == 2
-    assert book.put(group(held[0], rewards=(reward, reward))).duplicate
-    assert book.put(group(held[1], rewards=(reward, reward, 1 - reward, reward))).outcome == "ready"
-
-
-def test_groups_end_early_only_where_the_recipe_says_so():
+def test_a_group_that_lacks_episodes_is_refused():
     book = ledger(group_size=4)
     with pytest.raises(InputError, match="must hold 4 episodes, got 2"):
         book.put(group(lease(book), rewards=(1.0, 1.0)))
