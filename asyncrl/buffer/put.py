@@ -83,6 +83,11 @@ def admit(
     return decided("ready")
 
 
+MOST_DROPPED_BATCHES = 4
+"""Groups without a signal that are dropped for one step, as a multiple of its groups. Further ones are trained, with no
+gradient: a policy that solves all of its tasks, or none, would otherwise never have another batch."""
+
+
 class Puts:
     """Accepts groups. Every method runs inside a transaction of its caller."""
 
@@ -103,7 +108,9 @@ class Puts:
         size = self.leases.proposals.group_size(seq)
         oldest, newest = self._check(group, decode_task(task), version, size)
         completable = s.complete_age > 0 and self.leases.proposals.solved_since(seq, due - s.complete_age)
-        admission = admit(group, size, s.no_signal, s.max_tokens, completable)
+        admission = admit(group, size, self._no_signal(), s.max_tokens, completable)
+        if admission.reason == "no_signal":
+            self.store.set_fact("no_signal", self.store.fact("no_signal") + 1)
         note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if admission.outcome == "retry" else admission.outcome
@@ -129,6 +136,11 @@ class Puts:
         if admission.outcome == "ready":
             self.bodies.keep(seq, encode_group(group) if body is None else body, staged)
         return PutResult(admission.outcome, admission.reason)
+
+    def _no_signal(self) -> frozenset[str]:
+        """What a group agrees in to be dropped; empty once enough were dropped since the last commit."""
+        enough = self.store.fact("no_signal") >= MOST_DROPPED_BATCHES * self.settings.groups_per_step
+        return frozenset() if enough else self.settings.no_signal
 
     def _check(self, group: Group, task: Task, version: int, size: int) -> tuple[int, int]:
         """Return the lowest and highest version among sampled tokens."""

@@ -844,3 +844,18 @@ def test_a_ledger_of_an_unknown_schema_is_refused(tmp_path):
 def test_settings_out_of_range_are_named(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
         ledger(**bad)
+
+
+def test_groups_without_a_signal_are_trained_once_four_batches_of_them_were_dropped_for_the_step():
+    book = Ledger(":memory:", LedgerSettings(1, 1, 2))
+    book.add_tasks(tasks(40))
+
+    def put_alike() -> str:
+        lease = book.lease("w")
+        assert lease is not None
+        return book.put(group(lease, rewards=(1.0, 1.0))).outcome
+
+    for step in range(3):
+        assert [put_alike() for _ in range(5)] == ["dropped"] * 4 + ["ready"]
+        assert len(book.take(step).groups) == 1
+        book.commit(step + 1)
