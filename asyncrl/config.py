@@ -455,8 +455,8 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     """Return settings with the files they name made absolute, relative ones in `folder`.
 
     Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models and rows that are there.
-    What else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning of
-    such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
+    What else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning
+    of such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
     that is not set.
     """
     if isinstance(value, dict):

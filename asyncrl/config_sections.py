@@ -403,8 +403,8 @@ class BufferConfig(Section):
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
     drop_no_signal: bool | None = None
     """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
-    others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective allows it; a critic, a teacher, a
-    KL penalty and the like learn from every group."""
+    others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
+    allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
