@@ -68,7 +68,7 @@ else:
 
 
 def test_a_terminal_that_hangs_up_is_like_ctrl_c_and_nohup_is_heeded():
-    run = dict(capture_output=True, text=True, timeout=300)
+    run = {"capture_output": True, "text": True, "timeout": 300}
     assert subprocess.run([sys.executable, "-c", HANGS_UP], **run).stdout == "saved\n"
     ignored = HANGS_UP.replace("time.sleep(60)", "pass").replace("import os", "import os, signal", 1)
     ignored = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + ignored
