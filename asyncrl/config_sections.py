@@ -92,7 +92,8 @@ class RunConfig(Section):
     computes, as when it compiles, may take five times as long, and one that loads or downloads a model as long as data
     moves."""
     silence_timeout_s: Seldom[float] = Field(60.0, gt=0)
-    """Seconds after which a process that gives no sign of life is killed and started again."""
+    """Seconds after which a process that neither answers nor makes progress (CPU time, data) is killed and started
+    again. One that computes without answering is left to it for half an hour, and one that moves data for longer."""
     node_timeout_s: Seldom[float] = Field(60.0, ge=5)
     """Seconds that a lost node's processes wait for it before they start on another one with room. A node that has not
     heard from the launcher for so long ends them."""

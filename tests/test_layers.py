@@ -33,6 +33,8 @@ LAYERS = [
         "image_processor",
         "textfile",
         "liveness",
+        "http_limits",
+        "console",
         "http_clients",
         "outage_log",
         "helper_process",
