@@ -29,6 +29,7 @@ LAYERS = [
         "tls",
         "tracing",
         "clock",
+        "agent_time",
         "images",
         "image_processor",
     },
@@ -49,7 +50,7 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images"}
+ENVS_USE = {"agent_time", "env", "sandbox", "types", "errors", "envs", "together", "images"}
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import inspect
 import json
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from asyncrl.agent_time import SHARE
 from asyncrl.config import Config
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
@@ -77,8 +79,15 @@ def check_place(name: str, services: int | Literal["auto"]) -> None:
         )
 
 
-def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
-    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
+def check_environment(
+    name: str,
+    config: Mapping[str, Any],
+    task: Task,
+    where: str = "env.config",
+    step_timeout_s: float = math.inf,
+) -> None:
+    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings, or allows what the
+    agent starts more time than a step of `step_timeout_s` has for it.
 
     Settings it passes on are tried on the first training task of each environment. Other exceptions of a constructor
     are environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
@@ -87,16 +96,22 @@ def check_environment(name: str, config: Mapping[str, Any], task: Task, where: s
     inner = list(_inner(env_class, config, where))
     for inner_where, inner_name, inner_config in inner:
         first = first_task(inner_name, inner_config, "train", inner_where)
-        check_environment(inner_name, inner_config, first, inner_where)
+        check_environment(inner_name, inner_config, first, inner_where, step_timeout_s)
     if inner or name in ELSEWHERE:
         return
     backend = dict({p.name: p.default for p in _parameters(env_class.__init__)}, **config).get("sandbox")
     try:
-        asyncio.run(_make(env_class, name, dict(config), task, backend))
+        least_s = asyncio.run(_make(env_class, name, dict(config), task, backend))
     except InputError as error:
         raise ConfigError(f"{error} (tried on task {task.id!r})") from error
     except EpisodeError:
         return
+    if least_s > step_timeout_s:
+        raise ConfigError(
+            f"env.step_timeout_s: must be at least {math.ceil(least_s)} with the time limits of {name!r} ({where}, or "
+            f"what task {task.id!r} says), got {step_timeout_s:g}; what the agent starts in a step gets "
+            f"{SHARE:.0%} of it. Raise it, or lower the limits"
+        )
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
@@ -111,13 +126,16 @@ def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "e
     return found
 
 
-async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> None:
+async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> float:
+    """Return the least limit of a step that the environment needs."""
     if isinstance(backend, str):
         # Environments that run code have a setting of this name for their sandbox.
         await choose(backend)
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
         await calls.construct(task, config, RESET_TIMEOUT_S)
+        # An environment of another library may be no `Env`.
+        return float(getattr(calls.env, "least_step_s", lambda: 0.0)())
     finally:
         with contextlib.suppress(Exception):
             await calls.close(CLOSE_TIMEOUT_S)

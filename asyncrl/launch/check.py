@@ -121,7 +121,7 @@ def check_tasks(config: Config) -> None:
     if env.name in ELSEWHERE:
         check_agent(env.config)
     else:
-        check_environment(env.name, env.config, task)
+        check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
 
 
 def check_pool(config: Config) -> None:
@@ -148,7 +148,7 @@ def check_evaluation(config: Config) -> None:
     if env.name in ELSEWHERE:
         check_agent(env.config)
     else:
-        check_environment(env.name, env.config, task)
+        check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
 
 
 def check_agent(settings: dict[str, Any]) -> None:

@@ -38,6 +38,8 @@ class TaskFolder:
     solution: str = ""
     image: str = ""
     verifier_timeout_s: float = 60.0
+    said_timeout_s: float = 0.0
+    """The same where the folder says it, else 0."""
     executable: frozenset[str] = frozenset()
     """Paths in `files` that may be run."""
     workdir: str = "/app"
@@ -68,10 +70,10 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     workdir, copies = _dockerfile(path, context, ignore_run)
     files = {target: context[source] for source, target in copies.items()}
     executable = frozenset(target for source, target in copies.items() if source in modes)
-    timeout = settings.get("verifier", {}).get("timeout_sec", 60.0)
+    said = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
     image = settings.get("environment", {}).get("docker_image", "")
     return TaskFolder(
-        path.name, instruction, files, tests, solution, image, float(timeout), executable, workdir
+        path.name, instruction, files, tests, solution, image, said or 60.0, said, executable, workdir
     )
 
 
