@@ -42,7 +42,7 @@ def test_what_was_not_used_is_there_for_the_next():
             return [await used(5.0, 0.5) for _ in range(6)]
 
     granted_s = [limit_s for limit_s, _, _ in run(act())]
-    assert granted_s == pytest.approx([5.0, 5.0, 5.0, 5.0, 5.0, 4.5])
+    assert granted_s == pytest.approx([5.0, 5.0, 5.0, 5.0, 4.5, 4.0])
 
 
 def test_many_at_once_wait_for_each_other_and_never_run_for_longer_than_there_is():

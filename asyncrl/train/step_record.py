@@ -15,6 +15,7 @@ from asyncrl.train.explored import explored_metrics
 from asyncrl.train.prefills import prefill_metrics
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.voids import void_metrics
 from asyncrl.weights.publish import PublishReport
 
 
@@ -78,6 +79,7 @@ class StepRecord:
             **self._replayed(),
             **explored_metrics(fresh),
             **prefill_metrics(fresh),
+            **void_metrics(batch.fresh),
             "batch/sequences": report.num_sequences,
             "length/mean": float(np.mean([t.num_tokens for t in fresh])),
             "length/max": max(t.num_tokens for t in fresh),

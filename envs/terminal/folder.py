@@ -55,14 +55,12 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     """
     path = Path(path)
     try:
-        instruction = (path / "instruction.md").read_text(encoding="utf-8")
-        settings = (
-            tomllib.loads((path / "task.toml").read_text("utf-8")) if (path / "task.toml").exists() else {}
-        )
-        context, modes = _read_files(path / "environment")
-        tests, _ = _read_files(path / "tests")
-        solve = path / "solution" / "solve.sh"
-        solution = solve.read_text(encoding="utf-8") if solve.exists() else ""
+        instruction = _own(path / "instruction.md", path).read_text(encoding="utf-8")
+        toml, solve = path / "task.toml", path / "solution" / "solve.sh"
+        settings = tomllib.loads(_own(toml, path).read_text("utf-8")) if toml.exists() else {}
+        context, modes = _read_files(path / "environment", path)
+        tests, _ = _read_files(path / "tests", path)
+        solution = _own(solve, path).read_text(encoding="utf-8") if solve.exists() else ""
     except (OSError, ValueError) as error:
         raise ConfigError(f"terminal task {path}: {error}") from error
     if "test.sh" not in tests and "test_outputs.py" not in tests:
@@ -78,11 +76,25 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
 
 
 def find_folders(path: str | Path) -> list[Path]:
-    """Return the task folders below `path` by name. Raises `ConfigError` when there is none."""
+    """Return the task folders below `path` by name. Raises `ConfigError` when there is none, and for a link to one
+    elsewhere."""
     found = sorted(p.parent for p in Path(path).glob("*/instruction.md"))
     if not found:
         raise ConfigError(f"env.config.folder: {path}: holds no folder with an instruction.md")
+    for folder in found:
+        try:
+            _own(folder, Path(path))
+        except ValueError as error:
+            raise ConfigError(f"env.config.folder: {error}") from error
     return found
+
+
+def _own(path: Path, folder: Path) -> Path:
+    """Return a path that lies in `folder`. Raises `ValueError` for one that a link leads out of it: whoever made the
+    folder would have this machine's files shown to the agent."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{path} is, or lies behind, a link to {path.resolve()}, which is not in {folder}")
+    return path
 
 
 def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()) -> bytes:
@@ -97,13 +109,14 @@ def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()
     return out.getvalue()
 
 
-def _read_files(folder: Path) -> tuple[dict[str, bytes], set[str]]:
-    """Return contents by relative path, and the executable paths."""
+def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
+    """Return contents by relative path, and the executable paths. Links, and what lies behind them, are left out."""
+    inside = _own(folder, task).resolve()
     files: dict[str, bytes] = {}
     modes: set[str] = set()
     total = 0
     for path in sorted(folder.rglob("*")):
-        if not path.is_file() or path.is_symlink():
+        if not path.is_file() or path.is_symlink() or not path.resolve().is_relative_to(inside):
             continue
         name = str(path.relative_to(folder))
         total += path.stat().st_size
