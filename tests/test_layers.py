@@ -29,6 +29,7 @@ LAYERS = [
         "tls",
         "tracing",
         "clock",
+        "agent_time",
         "images",
         "image_processor",
         "textfile",
@@ -60,6 +61,7 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ENVS_USE = {
     "env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards", "rows", "helper_process",
+    "agent_time",
 }  # fmt: skip
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}

@@ -10,6 +10,11 @@ from asyncrl.buffer.staleness import capacity
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
+LEAST_LIFE_S = 3600.0
+LIFE_EPISODES = 24
+"""As often may an episode of a group reach its time limit, one after the other, with all that is explored, branched
+and played again, before its lease has lived too long."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
@@ -20,6 +25,8 @@ class LedgerSettings:
     group_size: int
     lease_s: float = 120.0
     """How long a lease lives without being renewed."""
+    lease_life_s: float = 86_400.0
+    """How long it lives at most, however often it is renewed. Its worker is then quarantined."""
     max_attempts: int = 3
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
@@ -57,8 +64,9 @@ class LedgerSettings:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
         if isinstance(self.over_provision, int) and self.over_provision < 0:
             raise ConfigError(f"over_provision must be at least 0, got {self.over_provision}")
-        if not self.lease_s > 0:
-            raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
+        for name in ("lease_s", "lease_life_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
 
     @classmethod
     def of(cls, config: Config, vocab_size: int = 0) -> LedgerSettings:
@@ -68,6 +76,7 @@ class LedgerSettings:
             max_staleness=config.buffer.max_staleness,
             group_size=config.rollout.group_size,
             lease_s=config.rollout.lease_s,
+            lease_life_s=max(LEAST_LIFE_S, LIFE_EPISODES * config.rollout.episode_timeout_s),
             drop_no_signal=bool(config.no_signal),
             compared=config.no_signal,
             complete_age=config.train.replay_max_age if config.train.complete_groups else 0,

@@ -165,7 +165,7 @@ def check_tasks(config: Config) -> bool:
     if env.name in ELSEWHERE:
         check_agent(env.config)
         return False
-    offers_tools = check_environment(env.name, env.config, task)
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     if env.task_file and heldout is not None:
         _check_heldout(config, heldout)
     return offers_tools
@@ -245,7 +245,8 @@ def check_evaluation(config: Config) -> list[str]:
     if env.name in ELSEWHERE:
         check_agent(env.config)
         return check_turn_format(config, False)
-    return check_turn_format(config, check_environment(env.name, env.config, task))
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    return check_turn_format(config, offers_tools)
 
 
 def check_agent(settings: dict[str, Any]) -> None:

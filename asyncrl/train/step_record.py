@@ -14,6 +14,7 @@ import numpy as np
 from asyncrl.train.prefills import prefill_metrics
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.voids import void_metrics
 from asyncrl.weights.publish import PublishReport
 
 
@@ -76,6 +77,7 @@ class StepRecord:
             "batch/groups": len(batch.fresh),
             **self._replayed(),
             **prefill_metrics(fresh),
+            **void_metrics(batch.fresh),
             "batch/sequences": report.num_sequences,
             "length/mean": float(np.mean([t.num_tokens for t in fresh])),
             "length/max": max(t.num_tokens for t in fresh),

@@ -859,3 +859,43 @@ def test_groups_without_a_signal_are_trained_once_four_batches_of_them_were_drop
         assert [put_alike() for _ in range(5)] == ["dropped"] * 4 + ["ready"]
         assert len(book.take(step).groups) == 1
         book.commit(step + 1)
+
+
+def test_a_worker_that_only_renews_its_leases_keeps_nobody_from_work_for_ever():
+    settings = LedgerSettings(2, 1, 4, lease_s=100.0, lease_life_s=1000.0)
+    book = Ledger(":memory:", settings, now=0.0)
+    book.add_tasks(tasks(8))
+    held = []
+    while (found := book.lease("mallory", now=0.0, request=f"r{len(held)}")) is not None:
+        held.append(found.id)
+    assert book.lease("honest", now=0.0) is None
+    now = 0.0
+    while now < 1000.0:
+        now += 50.0
+        assert book.expire(now) == 0
+        for number, name in enumerate(held):
+            # Either call gives the lease its time again.
+            book.renew(name, now=now)
+            assert book.lease("mallory", now=now, request=f"r{number}").id == name
+    assert book.lease("honest", now=now) is None
+    assert book.expire(now + 50.0) == len(held)
+    with pytest.raises(LeaseGoneError):
+        book.renew(held[0], now=now + 50.0)
+    with pytest.raises(
+        QuarantineError, match=r"has renewed lease .* for 1000 s, longer than a group can take"
+    ):
+        book.lease("mallory", now=now + 50.0)
+    found = book.lease("honest", now=now + 50.0)
+    assert (found.attempt, book.stats()["quarantined"]) == (1, ["mallory"])
+
+
+def test_a_lease_that_is_put_in_time_or_whose_time_starts_anew_is_not_too_old():
+    settings = LedgerSettings(2, 1, 2, lease_s=100.0, lease_life_s=1000.0)
+    book = Ledger(":memory:", settings, now=0.0)
+    book.add_tasks(tasks(4))
+    first, second = book.lease("w", now=0.0), book.lease("w", now=0.0)
+    book.put(group(first))
+    book.restart_leases(950.0)
+    book.renew(second.id, now=1000.0)
+    assert book.expire(1010.0) == 0
+    assert book.stats()["quarantined"] == []
