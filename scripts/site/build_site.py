@@ -48,7 +48,7 @@ NAVIGATION: dict[str, list[str]] = {
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
     ),
     "How-to": [
-        *_pages("docs", "environments adapters sandbox gateway tool-formats evaluation monitor metrics lora"),
+        *_pages("docs", "environments rewards adapters sandbox gateway tool-formats evaluation monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),
     ],
     "Algorithms": [

@@ -129,7 +129,9 @@ def plan(gold: str, answer: str) -> Plan:
         return False
     if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
         return left == right
-    return _same(left, right)
+    found = _same(left, right)
+    settled = None if needed(found) else settle(found, {})
+    return found if settled is None else settled
 
 
 def is_number(number: int, answer: str | None) -> bool:
