@@ -60,8 +60,9 @@ class Signature:
         known = {*SAID, "completions", "solution_str", "solution_strs", "state", "row"}
         if not known & {*self.names} and not self.takes_all:
             raise TypeError(
-                f"takes ({', '.join(self.names)}), none of which gets what the policy wrote; name one of "
-                "its parameters completion (one answer as text), completions (a batch, as in TRL) or solution_str (as in verl)"
+                f"takes ({', '.join(self.names)}), none of which gets what the policy wrote; name one of its "
+                "parameters completion (one answer as text), completions (a batch, as in TRL) or solution_str (one, as "
+                "in verl)"
             )
         annotation = found.parameters["completion"].annotation if "completion" in found.parameters else None
         self.wants_messages = (

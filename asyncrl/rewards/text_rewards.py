@@ -18,7 +18,9 @@ from asyncrl.rewards.rows import describe_row
 
 PATTERN_TIMEOUT_S = 2.0
 """Of one search."""
-_CHOICE_SAID = re.compile(r"(?<![A-Za-z])\(([A-Z])\)|(?<![A-Za-z])([A-Z])(?:[).:]|(?![A-Za-z']))")
+_CHOICE_SAID = re.compile(
+    r"(?<![A-Za-z])\(([A-Z])\)|(?<![A-Za-z])(?!A (?!or\b|and\b)[a-z])([A-HJ-Z])(?:[).:]|(?![A-Za-z']))"
+)
 
 
 class _TextReward:

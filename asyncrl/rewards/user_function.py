@@ -53,11 +53,13 @@ class UserFunction:
         if self.signature.is_batch:
             values = await self._call(completions)
         else:
-            values = [
-                value
-                for found in await asyncio.gather(*(self._call([one]) for one in completions))
-                for value in found
-            ]
+            found = await asyncio.gather(*(self._call([one]) for one in completions), return_exceptions=True)
+            values = []
+            for result in found:
+                # The first that failed is told, in their order.
+                if isinstance(result, BaseException):
+                    raise result
+                values += result
         return [self._score(one, value) for one, value in zip(completions, values, strict=True)]
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:

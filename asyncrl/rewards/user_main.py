@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -35,6 +36,7 @@ def main() -> None:
         with lock:
             print(json.dumps({"id": request["id"], **reply}), file=out, flush=True)
 
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     print("ready", file=out, flush=True)
     if not inspect.iscoroutinefunction(function):
         for line in sys.stdin:
@@ -42,6 +44,13 @@ def main() -> None:
             answer(request, asyncio.run(_called(function, signature, request["items"])))
         return
     asyncio.run(_serve(function, signature, answer))
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process when the one that asks is gone, even if the function hangs."""
+    while os.getppid() == parent:
+        time.sleep(2.0)
+    os._exit(1)
 
 
 async def _serve(function: Any, signature: Any, answer: Any) -> None:

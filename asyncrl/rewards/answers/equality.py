@@ -62,6 +62,11 @@ _CHOSEN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NEXT_CHOICE = re.compile(r"(?:^|[\s,;(])[A-J]\s?[).](?:\s|,|$)|\([A-J]\)")
+_LETTERS = re.compile(r"[A-Za-z]+")
+_GREEK = re.compile(
+    r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle|triangle|Delta|Omega)(?![A-Za-z])"
+)
+_MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
 _FUNCTIONS = {
@@ -124,12 +129,15 @@ def plan(gold: str, answer: str) -> Plan:
     """Return whether the answer is the right one, or what computer algebra must be asked to know."""
     if max(len(gold), len(answer)) > 4 * EXPRESSION_CHARACTERS:
         return gold.strip() == answer.strip()
-    left, right = canonical(gold), canonical(answer)
+    # "x \\in (0, 1)" says the interval.
+    left, right = (_MEMBER.sub("", canonical(text), count=1) for text in (gold, answer))
     if not left or not right:
         return False
     if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
         return left == right
-    return _same(left, right)
+    found = _same(left, right)
+    settled = None if needed(found) else settle(found, {})
+    return found if settled is None else settled
 
 
 def is_number(number: int, answer: str | None) -> bool:
@@ -307,10 +315,9 @@ def _same_chain(gold: str, answer: str) -> Plan:
     """Compare a value with a chain: each side of the answer that is no name must be that value."""
     exact, *rounded = _APPROXIMATELY.split(answer)
     sides = [side.strip() for side in _sides(exact)]
-    values = [
-        side
-        for place, side in enumerate(sides)
-        if side and not (place == 0 and len(sides) > 1 and _is_name(side))
+    # "a + b = 2 + 3 = 5": what is named or has variables says how, the others are values.
+    values = [side for side in sides[:-1] if side and not _is_name(side)] + [
+        side for side in sides[-1:] if side
     ]
     if len(sides) == 1 and rounded and _is_name(sides[0]):
         # "x ≈ 0.33" names a value.
@@ -337,8 +344,12 @@ def _is_symbol(text: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether the first side of a chain names what is computed: "x", "f(2)", "the total", "5 apples + 3 apples"."""
-    return _is_symbol(text) or is_words(text)
+    """Whether a side of a chain names what is computed, or has variables: "x", "f(2)", "the total", "a + b"."""
+    if _is_symbol(text) or is_words(text) or _GREEK.search(text):
+        return True
+    rest = _COMMAND.sub(" ", text)
+    known = (_FUNCTIONS - {"dx", "dy", "dt"}) | {"e", "i"}
+    return any(word not in known for word in _LETTERS.findall(rest))
 
 
 def _list_of(text: str) -> tuple[str, list[str]] | None:

@@ -196,7 +196,7 @@ def _plain(text: str) -> str | None:
     for bold in reversed(_BOLD.findall(last)):
         if _is_value(bold.strip(" .:")):
             return str(bold).strip(" .:")
-    whole = _LEAD.sub("", last).strip(" .*_`")
+    whole = _LEAD.sub("", last).strip(" .!*_`")
     if _is_value(whole):
         return whole
     for line in reversed(lines):

@@ -39,6 +39,9 @@ _TEXT = re.compile(
     r"bf|rm|emph|underline|bm|boxed|fbox)\s?\{([^{}]*)\}"
 )
 _DEGREES = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?:s)?(?![A-Za-z])")
+_POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(-])")
+"""Of Python; other pairs of stars are bold."""
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:positive )?infinity(?![A-Za-z])", re.IGNORECASE)
 _REMARK = re.compile(r"(?:(?<=\s)|^)\((?!\s*mod\b)[^()]{0,200}\)")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
@@ -77,6 +80,7 @@ def canonical(text: str) -> str:
         .replace(r"\tfrac", r"\frac")
         .replace(r"\cfrac", r"\frac")
     )
+    text = _INFINITY.sub(r" \\infty ", _POWER.sub("^", text))
     text = text.replace("bmatrix}", "pmatrix}").replace("{smallmatrix}", "{pmatrix}")
     text = _ungrouped(text)
     text = _SIZES.sub("", text)
@@ -91,7 +95,7 @@ def canonical(text: str) -> str:
     text = _DEGREES.sub(" degree ", text)
     text = _SPACES.sub(" ", text)
     text = without_remarks(text.strip())
-    return _ungrouped(text.strip().strip(",;:!").removesuffix(".").strip())
+    return _ungrouped(text.strip().strip(",;:").removesuffix(".").strip())
 
 
 def _ungrouped(text: str) -> str:

@@ -32,6 +32,7 @@ _FRACTION = re.compile(
     rf"\\frac\s?\{{\s?([-+]?{_DECIMAL})\s?\}}\s?\{{\s?([-+]?{_DECIMAL})\s?\}}|\\frac\s?(\d)\s?(\d)|"
     rf"\\frac\s?\{{\s?({_DECIMAL})\s?\}}\s?(\d)|\\frac\s?(\d)\s?\{{\s?({_DECIMAL})\s?\}})(?![\d.])"
 )
+_REPEATING = re.compile(rf"{_SIGN}(\d{{0,50}})\.(\d{{0,50}})\s?\\overline\s?\{{\s?(\d{{1,50}})\s?\}}")
 _NUMBER = re.compile(rf"{_SIGN}({_DECIMAL})(?![\d])")
 _WORDS = re.compile(r"[A-Za-z./*\- ]+|%")
 _EXPONENT_OF_UNIT = re.compile(r"\s?\^\s?\{?\s?[-+]?\d\s?\}?")
@@ -134,6 +135,10 @@ def _number(text: str) -> tuple[Fraction, int, bool] | None:
             sign, *parts = found.groups()
             top, bottom = [Fraction(part.replace("+", "")) for part in parts if part is not None]
             return _signed(sign, top / bottom), found.end(), any("." in part for part in parts if part)
+        if found := _REPEATING.match(text):
+            sign, whole, before, repeated = found.groups()
+            rest = Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(before))
+            return _signed(sign, Fraction(f"{whole or 0}.{before or 0}") + rest), found.end(), False
         if found := _NUMBER.match(text):
             sign, digits = found.groups()
             return _signed(sign, Fraction(digits)), found.end(), "." in digits

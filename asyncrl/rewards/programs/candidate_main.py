@@ -7,6 +7,7 @@ The first line is `{"program", "preamble"}`, answered by `{"id": 0, "ok"}` or an
 import io
 import json
 import os
+import site
 import sys
 import types
 from typing import Any
@@ -27,6 +28,8 @@ def _main() -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     sys.stdin, sys.stdout, sys.stderr = io.StringIO(), open(os.devnull, "w"), open(os.devnull, "w")  # noqa: SIM115
+    # exit() and quit(), which an interpreter without site lacks.
+    site.setquit()
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
 

@@ -12,6 +12,7 @@ Time that a program takes, sleeping or not, is the program's. What exceeds its l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import time
@@ -22,7 +23,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import DeadlineError
+from asyncrl.errors import ConflictError, DeadlineError
 from asyncrl.rewards.programs.packages import environment, mounts
 from asyncrl.rewards.programs.values import decode, encode
 from asyncrl.rewards.protocol import NotJudged
@@ -91,7 +92,7 @@ async def judge_check(
         why = await candidate.load(program, prefix, ends)
         if why:
             return Verdict((False,), why)
-        await tests.send({"check": check, "prefix": prefix, "functions": list(functions)})
+        await tests.send({"check": check, "prefix": prefix, "functions": list(functions)}, ends)
         while True:
             try:
                 said = await tests.receive(ends)
@@ -111,7 +112,7 @@ async def judge_check(
                 reply = await candidate.ask(said["ask"], ends)
             except _Silent as error:
                 return Verdict((False,), str(error))
-            await tests.send(reply)
+            await tests.send(reply, ends)
 
 
 async def judge_calls(
@@ -236,12 +237,10 @@ class _Process:
     def __init__(self, process: SandboxProcess) -> None:
         self._process = process
 
-    async def send(self, message: Any) -> None:
-        try:
-            await self._process.send(json.dumps(message).encode() + b"\n", START_S)
-        except Exception as error:
-            # It has ended or does not read; the next `receive` says so.
-            del error
+    async def send(self, message: Any, ends: float) -> None:
+        # One that has ended or does not read is found by the next `receive`.
+        with contextlib.suppress(ConflictError, DeadlineError):
+            await self._process.send(json.dumps(message).encode() + b"\n", max(0.01, ends - time.monotonic()))
 
     async def receive(self, ends: float) -> dict[str, Any]:
         """Return the next line. Raises `_Silent`."""
@@ -263,7 +262,7 @@ class _Process:
 
     async def load(self, program: str, preamble: str, ends: float) -> str:
         """Have it run a program's definitions; return what is wrong with them."""
-        await self.send({"program": program, "preamble": preamble})
+        await self.send({"program": program, "preamble": preamble}, ends)
         try:
             said = await self.receive(ends)
         except _Silent as error:
@@ -277,7 +276,7 @@ class _Process:
 
     async def ask(self, asked: dict[str, Any], ends: float) -> dict[str, Any]:
         """Return the reply to a request. Raises `_Silent`."""
-        await self.send(asked)
+        await self.send(asked, ends)
         said = await self.receive(ends)
         if said.get("id") != asked["id"] or not {"value", "error", "missing"} & set(said):
             raise _Silent("the program wrote something else than its result")
