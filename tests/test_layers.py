@@ -31,6 +31,7 @@ LAYERS = [
         "clock",
         "agent_time",
         "images",
+        "progress",
         "image_processor",
         "textfile",
         "liveness",

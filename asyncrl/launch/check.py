@@ -227,18 +227,18 @@ def check_pool(config: Config) -> None:
         make(pool_of(config))
 
 
-def check_evaluation(config: Config) -> list[str]:
-    """Check what can be known before an evaluation of `model.path` starts; return what is worth knowing of the model.
+def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpoint") -> list[str]:
+    """Check what can be known before tasks of a split are played by `model.path`; return what is worth knowing of it.
 
-    Raises `ConfigError`.
+    key: names the model in errors. Raises `ConfigError`, `InputError`.
     """
     env = config.env
     check_settings(env.name, env.config)
     check_place(env.name, env.services, env.config)
-    task = _first_task(config, "heldout")
+    task = _first_task(config, split)
     if has_rows(config):
         check_rewards(config)
-    check_model("checkpoint", config.model.path, config)
+    check_model(key, config.model.path, config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)

@@ -13,6 +13,7 @@ from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.importers.records import importer
+from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import Data, Reader, open_data
 from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
 from asyncrl.types import Task
@@ -105,7 +106,7 @@ def has_rows(config: Config) -> bool:
 
 def rows_of(config: Config) -> Data:
     """Return the rows of `[data]`. Raises as `open_data` does."""
-    return open_data(config.data, config.model.path, reader_of)
+    return open_data(config.data, config.model.path, reader_of, gold_check)
 
 
 def reader_of(name: str) -> Reader:

@@ -33,6 +33,10 @@ Reader = Callable[[Mapping[str, Any]], dict[str, Any]]
 needs."""
 ReaderOf = Callable[[str], Reader]
 """Returns the reader of a format (`known_sets.KnownSet.format`)."""
+GoldCheck = Callable[[Mapping[str, Any]], str | None]
+"""Says of a row why no answer to it can be right, or None."""
+GoldsOf = Callable[[Any], GoldCheck | None]
+"""Returns that of a reward, as `data.reward` names it; None where there is nothing to check."""
 KEPT_OPEN = 4
 """Data sets of this process that are kept open with what is known of their rows."""
 
@@ -125,37 +129,42 @@ class _Scanned:
     """[N] uint64, a hash of each row's prompt."""
     tokens: np.ndarray | None
     """[N] int64 of each prompt; None where they are not counted."""
+    usable: np.ndarray
+    """[N] bool, False where no answer can be right."""
     weight: float
 
 
-def open_data(settings: DataConfig, tokenizer: str = "", reader: ReaderOf | None = None) -> Data:
+def open_data(
+    settings: DataConfig, tokenizer: str = "", reader: ReaderOf | None = None, golds: GoldsOf | None = None
+) -> Data:
     """Read the rows of `[data]`, each once, and decide which are trained on and which are held out.
 
     tokenizer: folder or hub name of the model whose tokens `data.max_prompt_tokens` counts. reader: gives a format's
-    reader, for sets that have one. Asked again, it returns what it has found. Raises `ConfigError` for wrong settings,
+    reader, for sets that have one. golds: gives what says of a row why no answer can be right for a reward; such rows
+    are left out. Asked again, it returns what it has found. Raises `ConfigError` for wrong settings,
     missing columns, a split without rows, and held-out prompts among the training rows; `InputError` naming file and
     row for one that cannot be used.
     """
-    return _opened(settings.model_dump_json(), tokenizer, reader)
+    return _opened(settings.model_dump_json(), tokenizer, reader, golds)
 
 
 @functools.lru_cache(maxsize=KEPT_OPEN)
-def _opened(written: str, tokenizer: str, reader: ReaderOf | None) -> Data:
+def _opened(written: str, tokenizer: str, reader: ReaderOf | None, golds: GoldsOf | None) -> Data:
     settings = DataConfig.model_validate_json(written)
+    never_right = golds(resolved(settings).reward) if golds is not None else None
     counter = token_counter(tokenizer) if settings.max_prompt_tokens else None
     notes: list[str] = []
     if not (settings.train or settings.heldout or resolved(settings).set):
         raise ConfigError(
             "data.train: missing; name a file, folder or data set of the hub, or a set by data.set"
         )
-    train = [_scan(one, "train", settings, reader, counter, notes) for one in sources_of(settings, "train")]
-    heldout = [
-        _scan(one, "heldout", settings, reader, None, notes) for one in sources_of(settings, "heldout")
-    ]
+    scan = _Scan(settings, reader, counter, never_right, notes)
+    train = [scan.read(one, "train") for one in sources_of(settings, "train")]
+    heldout = [scan.read(one, "heldout") for one in sources_of(settings, "heldout")]
     _check_weights(train)
     dedupe = settings.dedupe or resolved(settings).dedupe
     if heldout:
-        kept_out = [np.ones(len(one.prompts), bool) for one in heldout]
+        kept_out = [one.usable for one in heldout]
         aside = np.unique(np.concatenate([one.prompts for one in heldout]))
         if not dedupe:
             _check_apart(train, heldout, aside)
@@ -174,43 +183,77 @@ def _opened(written: str, tokenizer: str, reader: ReaderOf | None) -> Data:
     return found
 
 
-def _scan(
-    source: DataSource,
-    split: str,
-    settings: DataConfig,
-    reader: ReaderOf | None,
-    count_tokens: Counter | None,
-    notes: list[str],
-) -> _Scanned:
-    """Read each row of a source once: every one has what its prompt and answer need."""
-    key = f"data.{split}"
-    known = known_set(resolved(settings, source).set)
-    rows = read_rows(source, split="train" if split == "train" else "test", key=key)
-    read, expected = _reader(source, settings, rows, reader, notes)
-    prompts = np.empty(len(rows), np.uint64)
-    lengths: list[int] = []
-    with progress(f"reading {rows.name}", len(rows), "rows") as advance:
-        texts: list[str] = []
-        for number, row in enumerate(rows):
-            try:
-                text = _prompt_text(read(row))
-            except (KeyError, TypeError, ValueError, IndexError) as error:
-                wrong = f"column {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-                raise InputError(f"{rows.where(number)}: {wrong}; expected: {expected}") from error
-            prompts[number] = _hash(text)
-            if count_tokens is not None:
-                texts.append(text)
-                if len(texts) == DRAWN or number == len(rows) - 1:
-                    lengths += count_tokens(texts)
-                    texts.clear()
-            advance(1)
-    if (
-        known is not None
-        and (said := f"{resolved(settings, source).set}: {known.about} (licence: {known.licence})")
-        not in notes
-    ):
-        notes.append(said)
-    return _Scanned(rows, read, prompts, np.array(lengths) if lengths else None, source.weight)
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """Reads each row of a source once: every one has what its prompt and answer need."""
+
+    settings: DataConfig
+    reader: ReaderOf | None
+    count_tokens: Counter | None
+    never_right: GoldCheck | None
+    notes: list[str]
+
+    def read(self, source: DataSource, split: str) -> _Scanned:
+        """Raises as `open_data` does."""
+        rows = read_rows(source, split="train" if split == "train" else "test", key=f"data.{split}")
+        read, expected = _reader(source, self.settings, rows, self.reader, self.notes)
+        prompts, usable = np.empty(len(rows), np.uint64), np.ones(len(rows), bool)
+        counted = _Counted(self.count_tokens if split == "train" else None)
+        why = ""
+        with progress(f"reading {rows.name}", len(rows), "rows") as advance:
+            for number, row in enumerate(rows):
+                try:
+                    data = read(row)
+                    text = _prompt_text(data)
+                except (KeyError, TypeError, ValueError, IndexError) as error:
+                    wrong = (
+                        f"column {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+                    )
+                    raise InputError(f"{rows.where(number)}: {wrong}; expected: {expected}") from error
+                if self.never_right is not None and (found := self.never_right(data)) is not None:
+                    usable[number] = False
+                    why = why or f"{rows.where(number)}: {found}"
+                prompts[number] = _hash(text)
+                counted.add(text)
+                advance(1)
+        self._say(source, rows, int((~usable).sum()), why)
+        return _Scanned(rows, read, prompts, counted.lengths(), usable, source.weight)
+
+    def _say(self, source: DataSource, rows: Rows, unusable: int, why: str) -> None:
+        name = resolved(self.settings, source).set
+        known = known_set(name)
+        if (
+            known is not None
+            and (said := f"{name}: {known.about} (licence: {known.licence})") not in self.notes
+        ):
+            self.notes.append(said)
+        if unusable:
+            self.notes.append(
+                f"{rows.name}: {unusable} rows have an answer that nothing can match and are left out, such as {why}"
+            )
+
+
+class _Counted:
+    """Counts the tokens of texts, many at once."""
+
+    def __init__(self, count: Counter | None) -> None:
+        self._count = count
+        self._texts: list[str] = []
+        self._lengths: list[int] = []
+
+    def add(self, text: str) -> None:
+        if self._count is not None:
+            self._texts.append(text)
+            if len(self._texts) == DRAWN:
+                self.lengths()
+
+    def lengths(self) -> np.ndarray | None:
+        """Return the number of tokens of each text, [N] int64; None where they are not counted."""
+        if self._count is None:
+            return None
+        self._lengths += self._count(self._texts)
+        self._texts.clear()
+        return np.array(self._lengths, np.int64)
 
 
 def _reader(
@@ -344,7 +387,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 def _first_of_each(parts: Sequence[_Scanned], prompts: np.ndarray) -> list[np.ndarray]:
     """Return of each source which rows are the first with one of these prompts."""
     first = _firsts(parts)
-    return [mask & np.isin(one.prompts, prompts) for one, mask in zip(parts, first, strict=True)]
+    return [mask & one.usable & np.isin(one.prompts, prompts) for one, mask in zip(parts, first, strict=True)]
 
 
 def _firsts(parts: Sequence[_Scanned]) -> list[np.ndarray]:
@@ -361,7 +404,7 @@ def _trained(
     train: Sequence[_Scanned], aside: np.ndarray, dedupe: bool, settings: DataConfig, notes: list[str]
 ) -> list[np.ndarray]:
     """Return of each source which rows are trained on. Raises `ConfigError` where none is left."""
-    kept = [~np.isin(one.prompts, aside) for one in train]
+    kept = [one.usable & ~np.isin(one.prompts, aside) for one in train]
     apart = sum(int(mask.sum()) for mask in kept)
     if dedupe:
         kept = [mask & first for mask, first in zip(kept, _firsts(train), strict=True)]

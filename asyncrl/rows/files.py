@@ -38,8 +38,8 @@ def format_of(path: Path) -> str:
 def read_text_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the place and the fields of each row: the line of JSON lines and CSV, the number in a list.
 
-    Fields that are null are absent. Fields of CSV are texts, and empty ones are absent. Raises `InputError` naming file,
-    place and what is wrong, `ConfigError` for a file that cannot be read.
+    Fields that are null are absent. Fields of CSV are texts, and empty ones are absent. Raises `InputError` naming
+    file, place and what is wrong, `ConfigError` for a file that cannot be read.
     """
     path = Path(path)
     kind = format_of(path)

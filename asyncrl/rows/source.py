@@ -94,7 +94,7 @@ def read_rows(source: DataSource | str, *, split: str | None = None, key: str = 
     split = source.split or split or ""
     path = Path(source.path).expanduser()
     if path.is_dir():
-        rows = _read_folder(path, split, key)
+        rows = _read_folder(path, split, bool(source.split), key)
     elif path.exists():
         rows = _read_files(source.path, [path], key)
     elif is_local(source.path):
@@ -129,8 +129,11 @@ def _read_files(name: str, files: Sequence[Path], key: str) -> Rows:
     return Rows(name, [(str(f), _text(f) if written else _binary(f, key)) for f in files], written)
 
 
-def _read_folder(folder: Path, split: str, key: str) -> Rows:
-    """Read a folder that `datasets` saved, or the files in one."""
+def _read_folder(folder: Path, split: str, asked: bool, key: str) -> Rows:
+    """Read a folder that `datasets` saved, or the files in one: those with the split in their names, if any have.
+
+    asked: whether the source itself names the split, which must then be there.
+    """
     import datasets
 
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
@@ -139,7 +142,7 @@ def _read_folder(folder: Path, split: str, key: str) -> Rows:
         except Exception as error:
             raise InputError(f"{key}: {folder}: cannot be read: {_first_line(error)}") from error
         if isinstance(found, datasets.DatasetDict):
-            chosen = split or (SPLIT if SPLIT in found else next(iter(found)))
+            chosen = split or SPLIT
             if chosen not in found:
                 raise ConfigError(f"{key}: {folder} has no split {chosen!r}; it has {', '.join(found)}")
             found = found[chosen]
@@ -148,8 +151,8 @@ def _read_folder(folder: Path, split: str, key: str) -> Rows:
             name = folder.name
         return Rows(str(folder), [(name, _undecoded(found))], written=False)
     files = sorted(file for file in folder.iterdir() if file.is_file() and format_of(file) in FORMATS)
-    if split:
-        files = [file for file in files if split in re.split(r"[^a-z]+", file.name.lower())]
+    of_split = [file for file in files if split and split in re.split(r"[^a-z]+", file.name.lower())]
+    files = of_split if of_split or asked else files
     if not files:
         what = f"of the split {split!r} " if split else ""
         raise ConfigError(f"{key}: {folder}: holds no file {what}to read ({', '.join(FORMATS)})")

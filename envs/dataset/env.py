@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.rewards import Completion, Reward, load_reward
+from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import MESSAGES, open_data
 from asyncrl.rows.question import labelled_choices
 from asyncrl.rows.settings import resolved, settings_from
@@ -38,7 +39,7 @@ class Dataset(Env):
 
         Raises as `open_data` does.
         """
-        yield from open_data(settings_from(data), tokenizer).tasks(split, env)
+        yield from open_data(settings_from(data), tokenizer, golds=gold_check).tasks(split, env)
 
     @classmethod
     def in_worker_with(cls, data: dict[str, Any], tokenizer: str = "") -> bool:

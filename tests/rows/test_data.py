@@ -142,7 +142,7 @@ def test_files_of_one_name_in_two_folders_have_rows_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        ([{"question": "q", "answer": 1}, {"question": "r"}], {}, "line 2: column 'answer' is missing; expected: a value in each"),
+        ([{"question": "q", "answer": 1}, {"question": "r"}], {}, "line 2: column 'answer' is missing; expected: "),
         ([{"question": "q", "answer": 1}, {"question": "", "answer": 2}], {}, r"line 2: the prompt is empty; expected"),
         ([{"question": "q", "answer": 1}, {"question": "r", "answer": None}], {}, r"line 2: column 'answer' is"),
         ([{"question": "q", "answer": float("nan")}], {}, r"line 1: answer: is not a number \(NaN\)"),
@@ -224,6 +224,24 @@ def test_a_format_with_a_reader_gives_its_own_tasks(tmp_path):
         InputError, match=r"mbpp\.jsonl, line 1: column 'prompt' is missing; expected: a row of mbpp"
     ):
         open_data(broken, reader=lambda name: lambda row: {"statement": row["prompt"]})
+
+
+def test_rows_that_no_answer_can_be_right_for_are_left_out_and_said(tmp_path):
+    rows = [{"question": f"q{n}", "answer": n} for n in range(8)]
+    path = written(tmp_path / "a.jsonl", rows)
+
+    def golds(spec):
+        assert spec == "math"
+        return lambda row: "is even" if row["answer"] % 2 == 0 else None
+
+    settings = {"train": path, "reward": "math"}
+    data = open_data(DataConfig(heldout_share=0, **settings), golds=golds)
+    assert sorted(played(data, data.size("train"))) == [1, 3, 5, 7]
+    assert any(
+        note.endswith(f"such as {path}, line 1: is even") and "4 rows have" in note for note in data.notes
+    )
+    data = open_data(DataConfig(heldout_share=0.5, **settings), golds=golds)
+    assert sorted(played(data, data.size("train")) + played(data, 9, "heldout")) == [1, 3, 5, 7]
 
 
 def test_long_prompts_are_left_out_by_the_models_own_tokens(tmp_path):

@@ -106,6 +106,9 @@ def test_the_files_of_a_folder_are_read_one_after_the_other(tmp_path):
     (tmp_path / "README.md").write_text("no rows")
     assert [row["a"] for row in read_rows(str(tmp_path), split="train")] == [1, 2, 3]
     assert [row["a"] for row in read_rows(DataSource(path=str(tmp_path), split="test"))] == [4]
+    assert [row["a"] for row in read_rows(str(tmp_path), split="validation")] == [4, 1, 2, 3]
+    with pytest.raises(ConfigError, match="holds no file of the split 'validation' to read"):
+        read_rows(DataSource(path=str(tmp_path), split="validation"))
     found = read_rows(str(tmp_path), split="train")
     assert (found.row_id(2), found[2]) == ("train-2.jsonl:0", {"a": 3})
 
