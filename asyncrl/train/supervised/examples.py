@@ -7,6 +7,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.progress import progress
@@ -105,11 +107,26 @@ def encode_conversation(renderer: ChatRenderer, conversation: Demonstration) -> 
     if all(learned(message) for message in messages if message["role"] == "assistant"):
         return row
     mask = row.mask.copy()
-    turns = _turns(mask)
+    turns = _turns(mask.tolist())
     spoken = [message for message in messages if message["role"] == "assistant"]
     for (start, end), message in zip(turns, spoken, strict=True):
         mask[start:end] = learned(message)
     return replace(row, mask=mask)
+
+
+def as_text(renderer: ChatRenderer, row: Encoded, most: int = 600) -> str:
+    """Return a row for people, with what is learned between « and »; what no terminal shows is left out."""
+    shown, place = [], 0
+    for start, end in _turns(row.mask.tolist()):
+        shown += [_decoded(renderer, row.ids[place:start]), "«", _decoded(renderer, row.ids[start:end]), "»"]
+        place = end
+    text = "".join([*shown, _decoded(renderer, row.ids[place:])])
+    text = "".join(one for one in text if one.isprintable() or one == "\n")
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def _decoded(renderer: ChatRenderer, ids: np.ndarray) -> str:
+    return renderer.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
 
 def _turns(mask: Sequence[bool]) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.policy import load_policy
 from asyncrl.train.supervised.episodes import check_run, episodes
-from asyncrl.train.supervised.examples import Examples, Schedule, encode_pairs, encode_rows, pack
+from asyncrl.train.supervised.examples import Examples, Schedule, as_text, encode_pairs, encode_rows, pack
 from asyncrl.train.supervised.sources import open_rows, run_folder
 from asyncrl.train.supervised.trainer import LEARNING_RATE, SupervisedTrainer
 from asyncrl.train.threads import set_threads
@@ -61,6 +61,7 @@ def train_supervised(folder: Path) -> Path:
     step = _resume(trainer, checkpointer)
     if first:
         _say(_heading(config, examples, trainer, step))
+        _say(f"sft: the first row, with what is learned in «»:\n{as_text(renderer, examples.rows[0])}")
     taken = trainer.run(step)
     checkpointer.finish(taken, trainer.state_dict(taken))
     if metrics:
