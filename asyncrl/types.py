@@ -34,11 +34,6 @@ SEEDED = "examples"
 """Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
 
 
-PREFILLS = "prefills"
-"""Key of `Trajectory.info`: of the prompts that other engines were to compute for it (`engine.prefill`), how many had
-each outcome of `generation.Prefilled`. It is there only where there were any."""
-
-
 OPPONENT = "opponent"
 """Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 
