@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
 from asyncrl.algo.settings import compared, resolve_settings
-from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
+from asyncrl.config_checks import exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SCRIPTED,
@@ -164,7 +164,7 @@ class Config(Section):
                 self.policy(name)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-        if problem := next(chain(exploiter_problems(self), balance_problems(self)), ""):
+        if problem := next(exploiter_problems(self), ""):
             raise ValueError(problem)
         return self
 
@@ -179,7 +179,6 @@ class Config(Section):
         data = self.model_dump(mode="json") | {"policies": {}}
         data["eval"]["tasks"] = 0
         data["opponents"]["choose"] = "off"
-        data["scale"]["between_policies"] = False
         if self.policies[name].minimax:
             # Episodes that the game rewards alike differ for the critic.
             data["buffer"]["drop_no_signal"] = False

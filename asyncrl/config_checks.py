@@ -163,8 +163,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "adapters from files, got 'collective'"
         )
     yield from _sleep_problems(recipe)
-    yield from _trainer_turns_problems(recipe)
-    yield from _lending_problems(recipe)
     if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
         yield (
             "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
@@ -182,7 +180,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.quantization must be 'off' where lora.rank is above 0: adapters are trained on whole weights, got "
             f"{recipe.engine.quantization!r}"
         )
-    yield from _prefill_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
     if recipe.train.tensor_parallel > 1:
@@ -230,7 +227,6 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
         return
     yield from _ruled_out(
         f"with engine.pipeline_parallel={stages}",
-        ("engine.prefill", recipe.engine.prefill > 0, "0", "each stage has a cache of its own layers alone"),
         (
             "train.router_replay",
             recipe.train.router_replay,
@@ -285,7 +281,6 @@ def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
             "false",
             "the machines of an engine get whole files from each other",
         ),
-        ("engine.prefill", engine.prefill > 0, "0", "caches are fetched from one machine"),
         (
             "engine.kv_offload_gib",
             engine.kv_offload_gib > 0,
@@ -340,71 +335,6 @@ def _turn_slack_problems(recipe: Recipe) -> Iterator[str]:
         yield f"curriculum.turn_slack must be 0 with curriculum.name={FILE_ORDER!r}, which plays each task once"
     if recipe.env.name == "agent":
         yield "curriculum.turn_slack must be 0 with env.name='agent', which plays its own turns"
-
-
-def _prefill_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps some engines from computing prompts for the others."""
-    engine = recipe.engine
-    if not engine.prefill:
-        return
-    if engine.prefill >= engine.count:
-        yield (
-            f"engine.prefill must be below engine.count={engine.count}: at least one engine decodes, got "
-            f"{engine.prefill}"
-        )
-    yield from _ruled_out(
-        f"with engine.prefill={engine.prefill}",
-        (
-            "lora.rank",
-            recipe.lora.rank > 0,
-            "0",
-            "caches of different adapters are not told apart on their way",
-        ),
-        ("policies", bool(recipe.policies), "left out", "each of them would need engines of both kinds"),
-        ("engine.keep_kv", engine.keep_kv, "false", "a fetched cache is of one version alone"),
-        (
-            "engine.kv_offload_gib",
-            engine.kv_offload_gib > 0,
-            "0",
-            "that is another connector of vLLM, and both together (MultiConnector) have not been tried",
-        ),
-        (
-            "engine.speculative.method",
-            engine.speculative.method != "off",
-            "'off'",
-            "speculation beside fetched caches has not been tried",
-        ),
-        (
-            "placement.lent",
-            recipe.placement.lent > 0,
-            "0",
-            "an engine that sleeps gives up what others fetch",
-        ),
-        (
-            "placement.sleep",
-            recipe.placement.sleep is True,
-            "false",
-            "NIXL holds the memory it would give up",
-        ),
-        (
-            "train.router_replay",
-            recipe.train.router_replay,
-            "false",
-            "the engine that decodes has no record of the prompt's experts",
-        ),
-        (
-            "scale.engine",
-            "engine" in recipe.scale.limits,
-            "left out",
-            "the last engines stay those that prefill",
-        ),
-        (
-            "engine.extra_args",
-            any(word.startswith("--kv-transfer-config") for word in engine.extra_args),
-            "without --kv-transfer-config",
-            "that is where the connector stands",
-        ),
-    )
 
 
 def _completion_problems(recipe: Recipe) -> Iterator[str]:
@@ -495,53 +425,6 @@ def _sleep_problems(recipe: Recipe) -> Iterator[str]:
         yield "placement.sleep must be false or 'auto' where there are policies: their trainers work at any time"
 
 
-def _lending_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps the trainer from lending its GPUs to engines while it waits."""
-    lent, schedule = recipe.placement.lent, recipe.train.schedule
-    if not lent:
-        return
-    if lent >= recipe.engine.count:
-        yield (
-            f"placement.lent must be below engine.count={recipe.engine.count}: at least one engine samples while the "
-            f"trainer works, got {lent}"
-        )
-    if schedule == "synchronous":
-        yield (
-            "placement.lent must be 0 under train.schedule='synchronous', where no engine samples while the trainer "
-            f"works: placement.sleep lets all of them use its GPUs by turns, got {lent}"
-        )
-    elif schedule not in ("asynchronous", "partial"):
-        yield (
-            f"placement.lent must be 0 under train.schedule={schedule!r}, whose trainer waits for requests that a lent "
-            f"engine would hold; 'asynchronous' and 'partial' allow it, got {lent}"
-        )
-    if recipe.engine.weight_transfer != "shared_file":
-        yield (
-            "placement.lent: engine.weight_transfer must be 'shared_file', of which an engine reads when it wakes what "
-            f"it has slept through, got {recipe.engine.weight_transfer!r}"
-        )
-    if recipe.policies:
-        yield "placement.lent must be 0 where there are policies: their trainers do not wait at the same time"
-    if "engine" in recipe.scale.limits:
-        yield f"placement.lent must be 0 where scale.engine is given: the last engines stay the lent ones, got {lent}"
-    if recipe.train.router_replay:
-        yield (
-            "placement.lent must be 0 with train.router_replay: a turn that moves to another engine has no record of "
-            f"its experts, got {lent}"
-        )
-
-
-def _trainer_turns_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps the trainers of several policies from using the same GPUs by turns."""
-    if not recipe.placement.trainers_by_turns:
-        return
-    key = "placement.trainers_by_turns must be false"
-    if recipe.train.nodes > 1:
-        yield f"{key} where train.nodes is above 1, got {recipe.train.nodes}: the trainers take turns on one machine"
-    if recipe.train.schedule == "periodic":
-        yield f"{key} under train.schedule='periodic', whose trainer works while it waits for groups"
-
-
 def _speculation_problems(recipe: Recipe) -> Iterator[str]:
     method = recipe.engine.speculative.method
     why = (
@@ -624,7 +507,7 @@ def _tensor_parallel_problems(recipe: Recipe) -> Iterator[str]:
 
 def _interruption_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from being asked, before each update, for all that was sampled."""
-    schedule, lent = recipe.train.schedule, recipe.placement.lent
+    schedule = recipe.train.schedule
     yield from _ruled_out(
         "for train.old_policy='interrupt'",
         (
@@ -641,18 +524,11 @@ def _interruption_problems(recipe: Recipe) -> Iterator[str]:
         ),
         ("lora.rank", recipe.lora.rank > 0, "0", "requests go on under the adapter they began with"),
         (
-            "placement.lent",
-            lent > 0,
-            "0",
-            f"engines that sleep while the trainer works say nothing, got {lent}",
-        ),
-        (
             "scale.engine",
             "engine" in recipe.scale.limits,
             "left out",
             "an engine that leaves takes along what it has sampled",
         ),
-        ("engine.prefill", recipe.engine.prefill > 0, "0", "prompts and tokens of a turn are in two engines"),
     )
 
 
@@ -767,36 +643,6 @@ def _minimax_problems(recipe: ManyPolicies, name: str) -> Iterator[str]:
     ):
         if wrong:
             yield f"{key}: must be {allowed} with {own}.minimax, since {why}; got {value}"
-
-
-def balance_problems(recipe: ManyPolicies) -> Iterator[str]:
-    """Yield what keeps engines from changing over between policies."""
-    key = "scale.between_policies"
-    if not recipe.scale.between_policies:
-        return
-    own = {name: recipe.policy(name).engine for name in recipe.policies if not recipe.shares_engines(name)}
-    if not own:
-        yield (
-            f"{key} must be false where no policy of [policies.NAME] has engines of its own: there is nobody to change "
-            "over to"
-        )
-        return
-    engines = {"engine": recipe.engine, **{f"policies.{name}.engine": engine for name, engine in own.items()}}
-    for section, engine in engines.items():
-        if engine.prefill:
-            yield f"{section}.prefill must be 0 with {key}: the last engines stay what they are, got {engine.prefill}"
-        if (engine.ranks, engine.nodes) != (recipe.engine.ranks, recipe.engine.nodes):
-            yield (
-                f"{section}: engines must have as many ranks, on as many machines, as the recipe's own with {key}: "
-                f"one starts on the GPUs of another; got {engine.ranks} ranks on {engine.nodes}, the recipe's have "
-                f"{recipe.engine.ranks} on {recipe.engine.nodes}"
-            )
-    count = sum(engine.count for engine in engines.values())
-    if count <= len(engines):
-        yield (
-            f"{key} must be false with one engine for each policy, which it keeps: raise engine.count of one, got "
-            f"{count} for {len(engines)} policies"
-        )
 
 
 def check_minimax(recipe: ManyPolicies) -> None:

@@ -304,11 +304,6 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
-    prefill: Seldom[int] = Field(0, ge=0)
-    """So many of `count` engines, the last ones, compute prompts for the others, which fetch the KV cache by NIXL and
-    decode (the extra `nixl`; docs/engine-and-trainer.md). 0: every engine does both."""
-    prefill_from: Seldom[int] = Field(256, ge=1)
-    """Tokens of a prompt that no cache holds, from which these compute it."""
     speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
     """Tokens proposed cheaply and verified together; off by default."""
     extra_args: list[str] = Field(default_factory=list)
@@ -335,8 +330,7 @@ class EngineConfig(Section):
 
 class PlacementConfig(Section):
     """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is
-    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`, `lent` and
-    `trainers_by_turns`."""
+    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`."""
 
     trainer: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the trainers' ranks, those of further policies after the main one's; left out, the first."""
@@ -357,12 +351,6 @@ class PlacementConfig(Section):
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
     where they share a GPU under `train.schedule = "synchronous"`."""
-    trainers_by_turns: Seldom[bool] = False
-    """Let the trainers of all policies use the same GPUs, one of them at a time: the others' states are in host memory
-    (docs/placement.md). `trainer` then names as many GPUs as the largest of them has ranks."""
-    lent: Seldom[int] = Field(0, ge=0)
-    """The last so many of `engine.count` engines stand on the trainer's GPUs and sample only while it waits for a
-    batch, beside the others. They need `train.schedule` "asynchronous" or "partial" (docs/placement.md)."""
 
 
 class RolloutConfig(Section):
@@ -443,9 +431,6 @@ class ScaleConfig(Section):
     """Limits of `env.services`."""
     engine: Seldom[list[int]] = Field(default_factory=list)
     """Limits of `engine.count`. GPUs for the upper limit are set aside from the start."""
-    between_policies: Seldom[bool] = False
-    """Engines change over between the policies of the run by their load; each policy keeps at least one
-    (docs/policies.md)."""
     cooldown_s: Seldom[float] = Field(60.0, gt=0)
     """Least seconds between two changes; what was observed since the last one, over at least so long, decides."""
 

@@ -44,11 +44,6 @@ MAX_EXTRACTED = 1000
 """Characters of it that are kept."""
 
 
-PREFILLS = "prefills"
-"""Key of `Trajectory.info`: of the prompts that other engines were to compute for it (`engine.prefill`), how many had
-each outcome of `generation.Prefilled`. It is there only where there were any."""
-
-
 OPPONENT = "opponent"
 """Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 

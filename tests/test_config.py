@@ -229,54 +229,25 @@ def test_limits_of_processes_that_cannot_be_kept_are_refused(sections, message):
         parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | sections)
 
 
-BALANCED = {
-    "scale": {"between_policies": True},
-    "engine": {"count": 2},
-    "policies": {"other": {"agents": ["b"]}},
-}
-
-
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
         (
-            {"policies": {}},
-            "scale.between_policies must be false where no policy of .* has engines of its own",
-        ),
-        (
-            {"lora": {"rank": 8}},
-            "scale.between_policies must be false where no policy of .* has engines of its own",
-        ),
-        ({"engine": {"count": 1}}, "must be false with one engine for each policy, .*, got 2 for 2 policies"),
-        (
-            {"policies": {"other": {"agents": ["b"], "engine": {"tensor_parallel": 2}}}},
-            "policies.other.engine: engines must have as many ranks, .*; got 2 ranks on 1, the recipe's have 1 on 1",
-        ),
-        (
-            {"policies": {"other": {"agents": ["b"], "engine": {"count": 2, "prefill": 1}}}},
-            "policies.other.engine.prefill must be 0 with scale.between_policies: .*, got 1",
-        ),
-        ({"engine": {"count": 3, "prefill": 1}}, "policies must be left out with engine.prefill=1"),
-        (
-            {"scale": {"between_policies": True, "engine": [1, 3]}},
+            {"scale": {"engine": [1, 3]}},
             "scale.engine must be left out where there are further policies",
         ),
-        ({"placement": {"lent": 1}}, "placement.lent must be 0 where there are policies"),
         (
             {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}},
             "placement.sleep must be false or 'auto' where there are policies",
         ),
     ],
 )
-def test_engines_that_could_not_change_over_between_policies_are_refused(sections, message):
+def test_what_further_policies_exclude_is_refused(sections, message):
     with pytest.raises(ConfigError, match=message):
-        parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | BALANCED | sections)
-
-
-def test_engines_change_over_where_a_policy_has_some_of_its_own_and_one_engine_more():
-    config = parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | BALANCED)
-    assert config.scale.between_policies
-    assert not config.policy("other").scale.between_policies
+        parse_config(
+            {"model": {"path": "m"}, "env": {"name": "e"}, "policies": {"other": {"agents": ["b"]}}}
+            | sections
+        )
 
 
 def test_a_worker_plays_its_share_by_the_most_workers_there_may_be():

@@ -24,19 +24,9 @@ def recipe(algo, **sections):
     [
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
         (
-            {"advantage": {"name": "archer", "slow": True}, "value": {"trunk": "shared"}},
-            {},
-            "algo.value.trunk: must be 'own' for algo.advantage=",
-        ),
-        (
             {"preset": "ppo", "value": {"trunk": "shared", "steps": 2}},
             {},
             "algo.value.steps: must be 1 for algo.value.trunk='shared', which learns with the policy, got 2",
-        ),
-        (
-            {"advantage": {"name": "archer", "slow": True}},
-            {"train": {"zero_stage": 3}},
-            "train.zero_stage: algo.advantage=",
         ),
         (
             {"preset": "grpo", "advantage": {"name": "spo"}},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,6 @@ from asyncrl.images import MAX_IMAGES, images_in, moved
 from asyncrl.types import (
     EXTRACTED,
     NOT_SAMPLED,
-    PREFILLS,
     FailureClass,
     Message,
     PlacedImage,
@@ -47,7 +45,6 @@ class TrajectoryBuilder:
         self.engine_s = 0.0
         self.env_s = 0.0
         self.cached_tokens = 0
-        self._prefills: Counter[str] = Counter()
         self.num_tokens = 0
         self._ids: list[np.ndarray] = []
         self._logprobs: list[np.ndarray] = []
@@ -99,7 +96,6 @@ class TrajectoryBuilder:
         self._engines.append(generated.engine)
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
         self.cached_tokens += generated.cached_tokens
-        self._prefills.update(generated.prefills)
 
     def add_given_turn(self, token_ids: np.ndarray) -> None:
         """Append a turn that the policy did not sample here: it is played and credited, but not trained."""
@@ -169,7 +165,6 @@ class TrajectoryBuilder:
             timing={"wall_s": wall_s, "engine_s": self.engine_s, "env_s": self.env_s},
             info={
                 "cached_tokens": self.cached_tokens,
-                **({PREFILLS: dict(self._prefills)} if self._prefills else {}),
                 **({EXTRACTED: self.extracted} if self.extracted else {}),
                 **(info or {}),
             },

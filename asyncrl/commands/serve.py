@@ -75,14 +75,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "policy version of the model the run starts from (0)",
     },
     "--weights-dir": {"type": Path, "help": "folder of the published weights"},
-    "--lent": {
-        "action": "store_true",
-        "help": "stand on the trainer's GPUs and sample only while it waits (placement.lent)",
-    },
-    "--prefill": {
-        "action": "store_true",
-        "help": "compute prompts for the engines that decode (engine.prefill)",
-    },
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
     "--replica": {
         "default": "",
@@ -107,11 +99,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": 0,
         "metavar": "N",
         "help": "of an exploiter: versions after which it joins the population at the latest",
-    },
-    "--turns": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": "folder of the locks of trainers that use the same GPUs by turns (placement.trainers_by_turns)",
     },
     "--old-policy": {
         "default": "",

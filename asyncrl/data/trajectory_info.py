@@ -12,7 +12,6 @@ from typing import Any
 
 from asyncrl.data.fields import MAX_NUMBER, Fields, check_text
 from asyncrl.errors import InputError
-from asyncrl.generation import Prefilled
 from asyncrl.types import (
     ANSWER_IDS,
     EXTRACTED,
@@ -22,7 +21,6 @@ from asyncrl.types import (
     MAX_REWARD,
     MAX_TRAJECTORY_TOKENS,
     OPPONENT,
-    PREFILLS,
     SEEDED,
 )
 
@@ -78,15 +76,6 @@ def _answer(value: Any, where: str) -> None:
         _TOKEN(item, f"{where}[{index}]")
 
 
-def _prefills(value: Any, where: str) -> None:
-    """Counts by outcome of `generation.Prefilled`."""
-    fields = Fields(value, where)
-    for outcome in Prefilled:
-        if fields.has(str(outcome)):
-            fields.integer(str(outcome), low=0)
-    fields.close()
-
-
 def _extracted(value: Any, where: str) -> None:
     check_text(value, where)
     if len(value) > MAX_EXTRACTED:
@@ -115,7 +104,6 @@ _INFO: Mapping[str, Check] = {
     "history_matches": _flag,
     "of_task": _name,
     OPPONENT: _version_or_name,
-    PREFILLS: _prefills,
     "replay": _name,
     "rollout": _INDEX,
     SEEDED: _COUNT,

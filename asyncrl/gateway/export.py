@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, images, path
 from asyncrl.generation import engines_of
-from asyncrl.types import NOT_SAMPLED, PREFILLS, FailureClass, Message, Status, Trajectory, Turn
+from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,6 @@ def export_tree(
             "branches": len(leaves),
             "cached_tokens": sum(c.generated.cached_tokens for c in calls if c.index in owned),
         }
-        if prefills := Counter(one for c in calls if c.index in owned for one in c.generated.prefills):
-            info[PREFILLS] = dict(prefills)
         if leaf.agent:
             info["agent"] = leaf.agent
         if (caller := calls[0].caller) is not None:

@@ -38,7 +38,6 @@ from asyncrl.rewards import load_reward
 from asyncrl.rollout.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
-from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
@@ -126,8 +125,6 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     check_kv_offload(config.engine.kv_offload_gib)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
-    if alone:
-        check_handover(config.engine.prefill)
     if config.engine.weight_transfer == "nixl" and alone:
         check_nixl()
     check_sinks(config)
@@ -300,7 +297,6 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
-        "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,
         "train.tensor_parallel": config.train.tensor_parallel > 1,

@@ -86,8 +86,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
 
 def head_gpus(config: Config) -> int:
     """Return how many GPUs of the launcher's machine the trainers' first ranks need. Pure."""
-    ranks = [config.policy(name).train.ranks_each for name in ("", *config.policies)]
-    return max(ranks) if config.placement.trainers_by_turns else sum(ranks)
+    return sum(config.policy(name).train.ranks_each for name in ("", *config.policies))
 
 
 def count_nodes(config: Config) -> int:

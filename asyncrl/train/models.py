@@ -145,9 +145,7 @@ def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
 def _offload(config: Config) -> bool:
     """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
     over the ranks, since one of them has no room for it, and where others use the memory in between."""
-    placement = config.placement
-    shares = placement.sleep is True or placement.lent > 0 or placement.trainers_by_turns
-    return config.train.zero_stage == 3 or shares
+    return config.train.zero_stage == 3 or config.placement.sleep is True
 
 
 def _copy(config: Config, model: str) -> PolicyModel:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.train.prefills import prefill_metrics
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.voids import void_metrics
@@ -76,7 +75,6 @@ class StepRecord:
             "tokens_per_s": report.num_tokens / wall_s,
             "batch/groups": len(batch.fresh),
             **self._replayed(),
-            **prefill_metrics(fresh),
             **void_metrics(batch.fresh),
             "batch/sequences": report.num_sequences,
             "length/mean": float(np.mean([t.num_tokens for t in fresh])),

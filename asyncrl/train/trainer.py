@@ -367,31 +367,25 @@ class Trainer:
         waits for rank 0 in one collective for as long as it takes.
         """
         left_s = self.config.buffer.wait_timeout_s
-        # Nothing is lent where the batch is there already.
-        look_s = 0.0 if self.turns.lends else STOP_LOOK_S
         while True:
-            found, bodies = self._look_for_batch(version, left_s, look_s)
+            found, bodies = self._look_for_batch(version, left_s)
             taken = Taken(*self.engine.broadcast(found))
             if not taken.again:
                 return taken, bodies
             if not taken.publishing and self._has_tasks():
-                left_s -= look_s
-            self.turns.while_waiting()
-            look_s = STOP_LOOK_S
+                left_s -= STOP_LOOK_S
 
-    def _look_for_batch(
-        self, version: int, left_s: float, look_s: float
-    ) -> tuple[Taken | None, Sequence[bytes]]:
+    def _look_for_batch(self, version: int, left_s: float) -> tuple[Taken | None, Sequence[bytes]]:
         """Return what rank 0 finds within a moment; nothing on the others."""
         if self.source is None:
             return None, ()
         publishing = self._publishing()
         if self.asked_to_stop():
             return Taken(stop=True), ()
-        groups = self.source.take(version, min(left_s, look_s))
+        groups = self.source.take(version, min(left_s, STOP_LOOK_S))
         if groups is not None:
             return Taken(len(groups)), groups
-        last = left_s <= look_s and not publishing and self._has_tasks()
+        last = left_s <= STOP_LOOK_S and not publishing and self._has_tasks()
         return Taken(timed_out=last, again=not last, publishing=publishing), ()
 
     def _groups_said(self) -> str:
@@ -610,7 +604,6 @@ class Trainer:
             "proximal": self.objective.proximal_form,
             **comparison_metrics(self.comparisons),
             **commitment_metrics(self.commitments),
-            **self.turns.metrics(),
             **(self.swarm.metrics(step.batch.step) if self.swarm is not None else {}),
         }
 

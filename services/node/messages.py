@@ -38,7 +38,7 @@ _PARTS = {"--nodes": _NUMBER, "--node-rank": _NUMBER, "--main-address": _HOST, "
 """Options of a process that has parts on several machines."""
 _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
     "buffer": {"--replica": _URL},
-    "engine": {"--prefill": _NUMBER, **_PARTS},
+    "engine": _PARTS,
     "env": {},
     "rollout": {
         **{"--buffer": _URL, "--engines": _URL, "--env": _URL, "--name": _NAME},

@@ -108,10 +108,7 @@ class RolloutService:
         self._vocab_size = vocab_size(model)
         self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
         """Of the engines and environments that each policy's job names."""
-        self.router = EngineRouter(
-            [self._client(url) for url in engines],
-            config.engine.prefill_from if config.engine.prefill else 0,
-        )
+        self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.
         place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
@@ -345,7 +342,6 @@ class RolloutService:
             "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,
             **({"sessions": len(self.envs.host.sessions)} if isinstance(self.envs, LocalEnvs) else {}),
-            **({"prefill": dataclasses.asdict(self.router.prefilled)} if self.config.engine.prefill else {}),
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,
         }

@@ -249,9 +249,9 @@ def test_a_node_starts_known_roles_with_checked_arguments_only(role, arguments, 
 
 def test_a_node_starts_engines_of_every_kind():
     parts = {"--nodes": ["2"], "--node-rank": ["1"], "--main-address": ["n1"], "--main-port": ["29000"]}
-    words = checked_arguments("engine", {"--prefill": [], **parts})
+    words = checked_arguments("engine", {**parts})
     assert words == [
-        *("--prefill", "--nodes", "2", "--node-rank", "1"),
+        *("--nodes", "2", "--node-rank", "1"),
         *("--main-address", "n1", "--main-port", "29000"),
     ]
 

@@ -15,11 +15,9 @@ from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import Exploiter
-from asyncrl.train.loan import Returned
 from asyncrl.train.outer_exchange import NoExchange
 from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.turns import Lending
 from tests.train.one_step import count_codec, make_engine, snapshot
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 from tests.waiting import wait_until
@@ -442,41 +440,6 @@ def test_free_slots_with_tasks_left_are_waited_for_and_without_are_not():
     with pytest.raises(DeadlineError):
         settle(lambda: state, 0.0)
     assert settle(lambda: state | {"pending": 0}, 0.0) is None
-
-
-def test_gpus_are_lent_only_while_no_batch_is_there(engine):
-    changes = []
-
-    class Late(Scripted):
-        """The first batch comes at the second look."""
-
-        def take(self, step, wait_s):
-            if not any(call[0] == "take" for call in self.calls):
-                self.calls.append(("take", wait_s))
-                return None
-            return super().take(step, wait_s)
-
-    def switch(asleep):
-        changes.append(asleep)
-        return Returned(7 if asleep else 0)
-
-    records = []
-    script = Late([groups_at(0), groups_at(1)])
-    trainer = make_trainer(engine, script, 2, on_step=lambda version, metrics: records.append(metrics))
-    trainer.turns = Lending([engine], switch)
-    assert trainer.run() == 2
-    assert script.calls[0] == ("take", 0.0)
-    assert changes == [False, True]
-    assert [record["lent/tokens"] for record in records] == [7, 0]
-    assert records[0]["lent/awake_s"] > 0 == records[1]["lent/awake_s"]
-
-
-def test_an_engine_on_loan_that_did_not_wake_is_asked_again(engine):
-    answers = [Returned(all_there=False), Returned(all_there=True)]
-    turns = Lending([engine], lambda asleep: answers.pop(0))
-    for _ in range(3):
-        turns.while_waiting()
-    assert answers == []
 
 
 def test_an_exploiter_that_wins_joins_the_population_and_starts_again(engine, tiny_model, tmp_path):
