@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
-from asyncrl.algo.settings import compared, resolve_settings
+from asyncrl.algo.settings import compared, default_unit, resolve_settings
 from asyncrl.config_checks import exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
@@ -154,6 +154,20 @@ class Config(Section):
         if not isinstance(model, dict) or model.get("dtype", "auto") != "auto":
             return data
         return data | {"model": model | {"dtype": "bfloat16" if gpus.found_gpus() else "float32"}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unit_of_agents(cls, data: Any) -> Any:
+        """Compare episodes, and not their branches, where an agent plays and the recipe leaves it open."""
+        env = data.get("env") if isinstance(data, dict) else None
+        algo = data.get("algo", {"preset": "decoupled_ppo"}) if isinstance(data, dict) else None
+        if not isinstance(env, dict) or env.get("name") != "agent" or not isinstance(algo, dict):
+            return data
+        return (
+            data
+            if "baseline_unit" in algo
+            else data | {"algo": {**algo, "baseline_unit": default_unit(algo)}}
+        )
 
     @model_validator(mode="after")
     def _fits(self) -> Config:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.algo.advantage.episode_wise import episode_wise
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
@@ -159,7 +160,8 @@ class Objective:
             row_weight = row_weight * weigh(batch)
         keep = row_weight > 0
         batch = self._with_kl_in_reward(batch, self.kl_coef if kl_coef is None else kl_coef)
-        found = self.advantage_fn(batch)
+        by_episode = self.settings["baseline_unit"] == "episodes"
+        found = episode_wise(self.advantage_fn, batch) if by_episode else self.advantage_fn(batch)
         outputs = found if isinstance(found, AdvantageOutputs) else AdvantageOutputs(found)
         keep = keep if outputs.keep is None else keep & outputs.keep
         kept_tokens = batch.mask & keep.unsqueeze(-1)

@@ -100,6 +100,7 @@ _INFO: Mapping[str, Check] = {
     EXTRACTED: _extracted,
     GREEDY_REWARD: _real(MAX_REWARD),
     "hint_turns": _PLACE,
+    "housekeeping": _flag,
     "history_forks": _COUNT,
     "history_matches": _flag,
     "of_task": _name,

@@ -25,6 +25,7 @@ GOOD = {
     "extracted": "18",
     "greedy_reward": 0.25,
     "hint_turns": 1,
+    "housekeeping": True,
     "history_forks": 0,
     "history_matches": True,
     "of_task": "t0",
