@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asyncrl.data.fields import MAX_NUMBER, Fields, check_text
+from asyncrl.data.fields import MAX_NUMBER, check_text
 from asyncrl.errors import InputError
 from asyncrl.types import (
     ANSWER_IDS,
