@@ -15,15 +15,15 @@ QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tes
 demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
 
-# Runs tests, and mypy beside them; what it says stands at the end. $(2): what follows the tests, whose exit code is `tests`.
+# Runs tests, and mypy beside them; what it says stands at the end.
 define beside_mypy
 @mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest $(1); tests=$$?; $(2) \
+	$(BIN)/python -m pytest $(1); tests=$$?; \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 endef
 
 test: $(STAMP) lint
-	$(call beside_mypy,-n $(TEST_PROCESSES),[ $$tests != 1 ] || { $(BIN)/python -m tests.again; tests=$$?; };)
+	$(call beside_mypy,-n $(TEST_PROCESSES))
 
 # A process for each core: these tests hardly wait, and every process collects them all.
 quick: $(STAMP) lint

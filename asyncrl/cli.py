@@ -27,6 +27,7 @@ from asyncrl.process_start import leave_safe_path
 
 COMMANDS = (
     "train",
+    "try",
     "monitor",
     "runs",
     "top",
@@ -38,6 +39,7 @@ COMMANDS = (
     "compare",
     "study",
     "sft",
+    "models",
     "config",
     "plan",
     "doctor",
@@ -50,7 +52,10 @@ COMMANDS = (
 )
 """Modules of `asyncrl.commands`, in the order `--help` shows them."""
 
-KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune")}
+MODULES = {"try": "try_rows"}
+"""Modules of commands whose names are words of Python."""
+
+KINDS = {"plan": ("run", "memory", "published"), "runs": ("list", "compare", "prune", "join-token")}
 """Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141
@@ -60,6 +65,7 @@ EPILOG = """\
 examples:
   asyncrl recipes                                    list the recipes
   asyncrl train gridworld_grpo                       run one
+  asyncrl try my.toml --rows 4                       see prompts, answers and rewards before training
   asyncrl train my.toml train.num_steps=50 run.seed=1
   asyncrl config gridworld_grpo                      print every setting, defaults included
   asyncrl eval runs/NAME/checkpoints/step-000010 --env gridworld --tasks 200 --samples 4
@@ -194,5 +200,5 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     chosen = next((a for a in arguments if not a.startswith("-")), None)
     for name in COMMANDS:
         if chosen not in COMMANDS or chosen == name:
-            importlib.import_module(f"asyncrl.commands.{name}").add(subparsers)
+            importlib.import_module(f"asyncrl.commands.{MODULES.get(name, name)}").add(subparsers)
     return parser

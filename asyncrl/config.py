@@ -22,13 +22,16 @@ from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
-from asyncrl.config_changes import of_today, what_became_of, what_became_of_value
+from asyncrl.algo.settings import compared, resolve_settings
 from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
+    SCRIPTED,
     SELF_TEACHER,
+    TRAINED_ON,
     BufferConfig,
     CurriculumConfig,
+    DataConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
@@ -51,8 +54,11 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
+from asyncrl.rows.settings import with_data
 from asyncrl.textfile import read_text, read_toml
 
+OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
+"""What 0 stands for in `[sft]` where `model.path` is "sft"."""
 RESTART_S = 120.0
 """How long calls wait for a service that starts again."""
 PACKAGED_RECIPES = Path(__file__).parent / "recipes"
@@ -63,8 +69,14 @@ LOCAL_RECIPES = Path("recipes")
 
 MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
+DATA_KEYS = {
+    (*keys, *more)
+    for keys in (("data", "train"), ("data", "heldout"), ("sft", "data"))
+    for more in ((), ("path",))
+}
+"""Keys that name a file or folder with rows, or a data set of a hub."""
 
-PATH_KEYS = MODEL_KEYS | {
+PATH_KEYS = MODEL_KEYS | DATA_KEYS | {
     *(("run", name) for name in ("folder", "python_path", "sink_python")),
     *(("env", "task_file"), ("engine", "weights_dir"), ("train", "offload_folder"), ("swarm", "token_file")),
     *(("train", "checkpoint_store"), ("engine", "speculative", "model")),
@@ -74,7 +86,7 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[^}]*\})")
 _BEGINNING = re.compile(r"(?:~[A-Za-z0-9_.-]*|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})/")
 """How a path begins that the shell would have expanded."""
 
-FIXED_SECTIONS = ("run", "model", "env", "curriculum", "opponents", "algo", "lora", "policies")
+FIXED_SECTIONS = ("run", "model", "env", "data", "curriculum", "opponents", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
 
 
@@ -84,6 +96,7 @@ class Config(Section):
     run: RunConfig = RunConfig()
     model: ModelConfig
     env: EnvConfig
+    data: DataConfig = DataConfig()
     engine: EngineConfig = EngineConfig()
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -91,7 +104,7 @@ class Config(Section):
     scale: ScaleConfig = ScaleConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     opponents: OpponentsConfig = OpponentsConfig()
-    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "decoupled_ppo"})
+    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     outer: OuterConfig = OuterConfig()
@@ -104,6 +117,22 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Further policies by name, each with agents of its own to play; see docs/policies.md."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_as_tasks(cls, data: Any) -> Any:
+        """Fill in the environment, and its settings, that `[data]` or the name of a known set implies."""
+        return with_data(data) if isinstance(data, dict) else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tiny_base_model(cls, data: Any) -> Any:
+        """Fill in the steps and the learning rate that suit the tiny base model where the recipe leaves them open."""
+        model, sft = (data.get(key, {}) for key in ("model", "sft")) if isinstance(data, dict) else ({}, {})
+        if not isinstance(model, dict) or not isinstance(sft, dict) or model.get("path") != "sft":
+            return data
+        left_open = {key: value for key, value in OF_THE_TINY_MODEL.items() if not sft.get(key)}
+        return data | {"sft": sft | left_open}
 
     @model_validator(mode="before")
     @classmethod
@@ -255,6 +284,15 @@ class Config(Section):
         return self.scale.limits.get(role, (0, start[role]))[1]
 
     @property
+    def no_signal(self) -> frozenset[str]:
+        """What the episodes of a group agree in that the buffer drops for want of a signal; empty where it drops none.
+
+        Raises `ConfigError` for an objective that cannot be."""
+        if self.buffer.drop_no_signal is False:
+            return frozenset()
+        return compared(resolve_settings(self.algo))
+
+    @property
     def deterministic(self) -> bool:
         """True when sampling is seeded per turn: on-policy runs repeat."""
         return self.buffer.max_staleness == 0
@@ -269,7 +307,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path = find_recipe(recipe)
     ran = path.suffix == ".json"
-    data = of_today(_read(path)) if ran else _read(path)
+    data = _read(path)
     from_base: dict[tuple[str, ...], Path] = {}
     if not ran:
         data = with_files_in(path.absolute().parent, data)
@@ -416,9 +454,9 @@ def _read(path: Path) -> dict[str, Any]:
 def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     """Return settings with the files they name made absolute, relative ones in `folder`.
 
-    Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models that are there. What
-    else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning of
-    such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
+    Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models and rows that are there.
+    What else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning
+    of such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
     that is not set.
     """
     if isinstance(value, dict):
@@ -437,11 +475,13 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
         return value
     beginning = os.path.expandvars(os.path.expanduser(value)) if _BEGINNING.match(value) else value
     there = os.path.abspath(folder / beginning)
-    model = keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
-    named = keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../"))
-    if named or (beginning != value and os.path.isabs(beginning)):
+    named = (keys in DATA_KEYS and value not in (SCRIPTED, TRAINED_ON)) or (
+        keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
+    )
+    in_folder = keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../"))
+    if in_folder or (beginning != value and os.path.isabs(beginning)):
         return there
-    return there if model and os.path.exists(there) else absolute(value, folder)
+    return there if named and os.path.exists(there) else absolute(value, folder)
 
 
 def expanded(key: str, path: str) -> str:
@@ -496,8 +536,6 @@ def explain_problem(problem: Any, root: type[Section] = Config) -> str:
     """Return one line for one pydantic problem of a `root`: key, value, what is allowed."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        if told := what_became_of(key):
-            return f"{key}: unknown key; {told}"
         *parents, last = problem["loc"]
         known = _fields_at(parents, root)
         close = difflib.get_close_matches(str(last), known, n=1)
@@ -509,10 +547,7 @@ def explain_problem(problem: Any, root: type[Section] = Config) -> str:
     value = problem["input"]
     if not key:
         return message
-    told = what_became_of_value(key, value)
-    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}" + (
-        told and f"; {told}"
-    )
+    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
 
 
 def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:

@@ -34,6 +34,23 @@ def empty_or_url(value: str) -> str:
     return value
 
 
+RENDERED = (
+    "conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
+    "continue_final_message", "tokenize", "tokenizer_kwargs", "padding", "truncation", "max_length", "return_tensors",
+    "return_dict", "return_assistant_tokens_mask", "bos_token", "eos_token",
+)  # fmt: skip
+"""What rendering sets itself, and so is no variable of a chat template that may be given."""
+
+
+def check_template_args(given: dict[str, Any]) -> dict[str, Any]:
+    """Return variables of a chat template. Raises `ValueError` for one that rendering sets itself, and for what is no
+    name."""
+    for name in given:
+        if not name.isidentifier() or name in RENDERED:
+            raise ValueError(f"{name}: is no variable that a chat template can be given")
+    return given
+
+
 SELF_TEACHER = "self"
 """Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
 
@@ -99,13 +116,24 @@ class ModelConfig(Section):
     reasoning_format: str = ""
     """How the model writes its reasoning: think (`<think>...</think>`), or the name of one of vLLM's reasoning parsers.
     What they find is split from the text that environments get; empty leaves it there."""
+    chat_template: str = ""
+    """File of a chat template that takes the place of the model's own."""
+    chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the chat template, such as `{ enable_thinking = false }` or `{ reasoning_effort = "low" }`: the same
+    in training, evaluation, the gateway and `asyncrl serve policy`."""
+
+    @field_validator("chat_template_args")
+    @classmethod
+    def _template_args(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return check_template_args(value)
 
 
 class EnvConfig(Section):
     """The environment and where its sessions run."""
 
     name: str
-    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, or "agent" (docs/gateway.md)."""
+    """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, "agent" (docs/gateway.md), or a known
+    data set such as "gsm8k". Left out where `data` has rows, it follows from them (docs/data.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment itself, passed to its constructor and its list of tasks."""
     task_file: str = ""
@@ -134,6 +162,67 @@ class EnvConfig(Section):
         if self.services == 0 and self.processes:
             raise ValueError(f"processes: must be 0 for services=0, which starts none, got {self.processes}")
         return self
+
+
+class DataSource(Section):
+    """Rows to read: a local file or folder, or a data set of the hub."""
+
+    path: str = Field(min_length=1)
+    """A file (.jsonl, .json, .csv, .tsv, .parquet, .arrow, also with .gz or .zst), a folder of them or one that
+    `datasets` saved, or a name on the hub such as "openai/gsm8k"."""
+    config: str = ""
+    """Configuration (subset) of a data set of the hub."""
+    split: str = ""
+    """Split of the hub or of a saved folder; empty is "train" for training, and the one that is there for files."""
+    revision: str = ""
+    """Commit, branch or tag of the hub."""
+    weight: float = Field(0.0, ge=0)
+    """Share of the rows drawn from this source among those of several, relative to the others' weights; 0 for all takes
+    every row of all sources once an epoch."""
+
+
+Sources = str | DataSource | list[str | DataSource]
+
+
+class DataConfig(Section):
+    """Your own data set as tasks: which rows are trained on, which are held out, and what of a row is prompt and
+    answer (docs/data.md)."""
+
+    set: str = ""
+    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (`asyncrl data list`), such as
+    "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
+    train: Sources = ""
+    """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision` and `weight`, or a
+    list of them."""
+    heldout: Sources = ""
+    """Rows for evaluation, which are never trained on, in the same forms."""
+    heldout_share: float = Field(0.05, ge=0, lt=1)
+    """Share of the prompts of `train` that is held out where there are no other held-out rows."""
+    prompt: str = ""
+    """The user's message, with columns in braces such as "{question}", or the name of a column that holds a text or a
+    list of messages. Empty takes that of the set, or the column called messages, prompt, question or problem with what
+    belongs to it, such as a passage and choices."""
+    system: str | None = None
+    """System message before it, which may have columns in braces, too; "" for none. Left out, that of the set."""
+    answer: str = ""
+    """Column with the right answer, which the reward reads as `answer`; or columns in braces. Empty takes that of the
+    set, or the column called answer, expected_answer, solution or ground_truth."""
+    images: str = ""
+    """Column with an image or a list of images, shown before the prompt."""
+    reward: str | list[str | dict[str, Any]] = ""
+    """What scores an answer (docs/rewards.md): "math", "exact", ..., "my.py:f", or a list of these with weights. Empty
+    takes that of the set."""
+    max_prompt_tokens: int = Field(0, ge=0)
+    """Leave out rows whose prompt has more tokens, without what the chat template adds; 0 keeps all."""
+    dedupe: bool = False
+    """Leave out training rows whose prompt stands in an earlier row, or in a held-out one. Without it, a held-out
+    prompt among the training rows is refused."""
+    limit: int = Field(0, ge=0)
+    """Rows to train on at most, the first ones; 0 for all."""
+    shuffle: bool = True
+    """Take the rows of each epoch in an order of its own. False keeps their order."""
+    seed: Seldom[int] = Field(0, ge=0)
+    """Of that order, of the draws among weighted sources, and of the held-out share."""
 
 
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
@@ -206,11 +295,6 @@ class EngineConfig(Section):
     quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
     """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
     weights (docs/engine-and-trainer.md)."""
-    explorers: Seldom[int] = Field(0, ge=0)
-    """So many of `count` engines, the last ones, compute in low precision and play the candidates of `rollout.explore`
-    alone."""
-    explorers_quantization: Seldom[Literal["int8", "fp8"]] = "int8"
-    """How these compute, as `quantization` has it. The trainer's forward passes do not follow them."""
     batch_invariant: Seldom[bool] = False
     """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
     for GPUs alone."""
@@ -294,9 +378,6 @@ class RolloutConfig(Section):
     """Tokens that the policy may write in one turn."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the episodes that are trained on."""
-    decide_after: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that are played first. Where all of them earn the same, the others are not played and the
-    group is dropped (docs/curriculum.md). 0 plays all at once."""
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
@@ -305,20 +386,10 @@ class RolloutConfig(Section):
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
     branches: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling."""
-    fork_at: Seldom[Literal["uncertain", "confidence", "first_error", "look_ahead"]] = "uncertain"
-    """Where they do: before the least certain turns, in widths by confidence and pruned where it falls, before the
-    first wrong turn of failed episodes, or inside turns, where two tokens were about equally likely and lead to
-    different ones (docs/rollouts.md)."""
+    """Episodes of a group that branch off a sibling, before the turns about which the policy was least certain
+    (docs/rollouts.md)."""
     hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
-    hint_length: Seldom[Literal["first", "by_difficulty"]] = "first"
-    """Whether they are given its first turn, or as many turns as the failures of the group's other episodes, which are
-    then played before them, ask for (docs/rollouts.md)."""
-    explore: Seldom[int] = Field(0, ge=0)
-    """Candidates of a group, which `engine.explorers` play first. The `group_size` whose rewards vary the most are
-    played again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays
-    none."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""
@@ -331,8 +402,10 @@ class BufferConfig(Section):
     """Groups that one step trains on."""
     max_staleness: int = Field(1, ge=0)
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
-    drop_no_signal: bool = True
-    """Drop groups whose episodes all earned the same: they carry no gradient. Others are played in their place."""
+    drop_no_signal: bool | None = None
+    """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
+    others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
+    allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
@@ -494,7 +567,7 @@ class TrainConfig(Section):
     replay_max_age: Seldom[int] = Field(8, ge=1)
     """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
     Fresh groups are held to `buffer.max_staleness` as ever."""
-    collapse_guard: Seldom[bool] = True
+    collapse_guard: Seldom[bool] = False
     """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
     learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
@@ -647,8 +720,8 @@ class JudgeConfig(Section):
         "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
         "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
     )
-    """What a chat judge reads; `{conversation}` and `{task}` are filled in. Its last number, divided by 10, is the
-    score."""
+    """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
+    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure."""
     mode: Seldom[Literal["replace", "add"]] = "replace"
     """Whether the score is the reward, or is added to the environment's."""
     weight: Seldom[float] = 1.0
@@ -686,17 +759,69 @@ class EvalConfig(Section):
     """Sampling temperature; 0 is greedy."""
 
 
-class SftConfig(Section):
-    """The tiny base model of `model.path = "sft"`, which `asyncrl sft` makes too, and its supervised warm start."""
+SCRIPTED, TRAINED_ON = "scripted", "train"
+"""What `sft.data` may name instead of a source: the environment's scripted episodes, and the rows of `data.train`."""
 
+
+class SftConfig(Section):
+    """Supervised training (docs/sft.md): the start of a model of yours on rows of conversations, or the tiny base model
+    of `model.path = "sft"` on scripted episodes. `asyncrl sft` does either alone."""
+
+    data: Sources = ""
+    """Rows that a model of yours learns from before the run trains it: sources as in `data.train`, with messages, or a
+    prompt and a completion; "train" for the rows of `data.train`; the folder of a run for the episodes it has solved;
+    "scripted" for those of the environment's expert. Empty: no supervised start, and with `asyncrl sft` the rows of
+    `data.train`."""
+    prompt: str = ""
+    """The user's message as in `data.prompt`, which is taken where this is empty."""
+    completion: str = ""
+    """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
+    {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
+    objective: Literal["likelihood", "dpo", "ipo"] = "likelihood"
+    """What is learned: to write the rows, or (dpo, ipo) to prefer the column `chosen` to the column `rejected`."""
+    beta: Seldom[float] = Field(0.1, gt=0)
+    """How strongly dpo and ipo hold the model to the one it started from."""
+    min_reward: float | None = None
+    """Keep rows whose `reward` is at least this. Left out, all rows are kept, and of a run's episodes those that
+    succeeded."""
+    limit: int = Field(0, ge=0)
+    """Rows to learn from at most, the first ones; 0 for all."""
+    max_length: int = Field(0, ge=0)
+    """Tokens of a row at most, longer ones are left out; 0 takes `engine.max_model_len`."""
+    epochs: float = Field(1.0, gt=0)
+    """How often each row is learned from, where `steps` is 0."""
+    steps: int = Field(0, ge=0)
+    """Optimizer steps; 0 takes those of `epochs`, and for the tiny base model 400."""
+    batch_size: Seldom[int] = Field(32, ge=1)
+    """Rows of one optimizer step; with `packing` so many times `max_length` tokens."""
+    packing: Seldom[bool] = False
+    """Fill each optimizer step with tokens: rows are put together up to `max_length` tokens. Rows never see each other
+    either way, and no padding is computed."""
+    learning_rate: Seldom[float] = Field(0.0, ge=0)
+    """Highest rate of the optimizer; 0 takes 2e-5, and 2e-3 for the tiny base model, whose rate rises in a tenth of the
+    steps and falls as a cosine. The optimizer is that of `[train]`."""
+    warmup_steps: Seldom[int] = Field(0, ge=0)
+    """Steps in which the rate rises from near 0."""
+    lr_schedule: Seldom[Literal["constant", "linear", "cosine"]] = "linear"
+    """What the rate does after the warm-up; the last two take it to near 0 by the last step."""
+    shuffle: Seldom[bool] = True
+    """Take the rows of each epoch in an order of its own. False keeps their order."""
+    seed: Seldom[int] = Field(0, ge=0)
+    """Of that order, and of a new adapter."""
+    heldout_rows: Seldom[int] = Field(100, ge=0)
+    """Rows of `data.heldout`, the first ones, on which the loss is measured before, every `checkpoint_every` steps and
+    after; 0 for none."""
+    checkpoint_every: Seldom[int] = Field(50, ge=0)
+    """Steps between checkpoints, and the most that an interruption costs; 0 keeps only the last."""
     hidden_size: Seldom[int] = Field(128, ge=HEAD_SIZE, multiple_of=HEAD_SIZE)
-    """Width of the model; it has an attention head for each 32 of it."""
+    """Width of the tiny base model; it has an attention head for each 32 of it."""
     num_layers: Seldom[int] = Field(4, ge=1)
-    """Layers of the model."""
+    """Layers of the tiny base model."""
     episodes: int = Field(4000, ge=1)
     """Scripted episodes to imitate."""
     oracle_fraction: Seldom[float] = Field(0.35, ge=0, le=1)
-    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn."""
+    """Share of episodes played by the scripted expert; the rest are random, so that there is something to learn. A
+    model of yours imitates the expert alone."""
     oracle_first: Seldom[float] = Field(0.0, ge=0, le=1)
     """Share of the optimizer steps, the first ones, that imitate the expert's episodes alone. Tiny models hardly learn
     to look something up, or to copy it, while most episodes are random; what they have learned before, they keep."""
@@ -705,12 +830,6 @@ class SftConfig(Section):
     it also predicts documents in which names recur."""
     concurrency: Seldom[int] = Field(1, ge=1)
     """Episodes played at once; more are faster where sessions wait for a sandbox."""
-    steps: int = Field(400, ge=1)
-    """Optimizer steps."""
-    batch_size: Seldom[int] = Field(32, ge=1)
-    """Episodes of one optimizer step."""
-    learning_rate: Seldom[float] = Field(2e-3, gt=0)
-    """Highest rate of the optimizer, after a tenth of the steps; it falls as a cosine."""
 
     @model_validator(mode="after")
     def _experts(self) -> SftConfig:
@@ -720,9 +839,28 @@ class SftConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _pairs(self) -> SftConfig:
+        """Refuse what says nothing of pairs."""
+        if self.objective == "likelihood":
+            return self
+        others = {
+            "packing": self.packing,
+            "completion": bool(self.completion),
+            "min_reward": self.min_reward is not None,
+            "data": self.data == SCRIPTED,
+        }
+        for key, given in others.items():
+            if given:
+                raise ValueError(
+                    f"{key}: must be left out for objective={self.objective!r}, whose rows have the columns chosen and "
+                    f"rejected, got {getattr(self, key)!r}"
+                )
+        return self
+
     @property
     def num_heads(self) -> int:
-        """Attention heads."""
+        """Attention heads of the tiny base model."""
         return self.hidden_size // HEAD_SIZE
 
 

@@ -1,13 +1,15 @@
 """Who may call what: one secret a run, and from it a bearer token for each caller of each kind of service.
 
     run token K     random, in `runs/NAME/token` with mode 0600; whoever has it may do everything
-    service key     HMAC(K, kind): what services of that kind check their callers' tokens with
-    bearer token    "CALLER:" + HMAC(service key, CALLER): CALLER calls services of that kind with it
+    service key     HMAC(K, kind): what the run's own services of that kind check their callers' tokens with
+    member key      HMAC(service key, member): the same for one process that has joined the run, and for it alone
+    bearer token    "CALLER:" + HMAC(service or member key, CALLER): CALLER calls such services with it
 
 A caller is a role and, for workers, a name: `trainer`, `worker/rollout-0`. A process is given its own bearer tokens
 and, if it serves, the key of its kind. So neither a worker nor a program beside an environment can call the trainer's
-routes or act as another worker. The launcher and buffers have the run token; buffers issue credentials to members
-that join.
+routes or act as another worker. A process that has joined cannot make tokens that others believe, and a token that it
+was called with is good for nothing else. The launcher and buffers have the run token; buffers issue credentials to
+members that join, and tell the run's processes the tokens to call them with.
 """
 
 from __future__ import annotations
@@ -74,6 +76,11 @@ _SERVES: dict[str, tuple[str, ...]] = {
     "openenv": ("openenv",),
     "replica": ("buffer",),
 }
+_CAPABILITIES = frozenset({"weights"})
+"""Kinds whose key lets nobody do more than their bearer token does: to read weights. All engines share this key, since
+they fetch from each other."""
+JOINS = ("rollout", "engine", "env")
+"""Roles in which a process may join; a worker may by any join token, the others where it says so."""
 _CACHED = 4096
 
 
@@ -140,14 +147,32 @@ class Credentials:
             raise ConfigError(f"these credentials are for {self.caller}, which does not serve as {service}")
         return Access(self.keys[service], self.run_digest)
 
-    def issue(self, role: str, name: str = "") -> Credentials:
-        """Return the credentials of a process of the run. Needs the run token."""
+    def issue(self, role: str, name: str = "", joins: bool = False) -> Credentials:
+        """Return the credentials of a process of the run. Needs the run token.
+
+        joins: whether it is one that joins, under a name of its own: it then checks its callers by a key that no other
+        process has.
+        """
         if not self.run_token:
             raise ConfigError(f"credentials of {self.caller} cannot issue others; give the run's token")
         caller = Caller(role, name)
         bearers = {kind: f"{caller}:{_mac(self.keys[kind], str(caller))}" for kind in _CALLS[role]}
-        keys = {kind: self.keys[kind] for kind in _SERVES.get(role, ())}
+        keys = {
+            kind: self._member_key(kind, caller) if joins and kind not in _CAPABILITIES else self.keys[kind]
+            for kind in _SERVES.get(role, ())
+        }
         return Credentials(caller, bearers, keys, self.run_digest)
+
+    def bearer_for(self, caller: Caller, service: str, member: Caller) -> str:
+        """Return the bearer token with which `caller` calls a process that has joined as `member` and serves as
+        `service`; "" for a caller that does not call such services. Needs the run token."""
+        if service not in _CALLS.get(caller.role, ()):
+            return ""
+        return f"{caller}:{_mac(self._member_key(service, member), str(caller))}"
+
+    def _member_key(self, kind: str, member: Caller) -> str:
+        # No caller is named like this, so that no key is a token of the key that it is made of.
+        return _mac(self.keys[kind], f"member:{member}")
 
     @property
     def text(self) -> str:
@@ -197,10 +222,37 @@ def run_credentials(folder: Path) -> Credentials:
         found = read_credentials(given, VARIABLE if VARIABLE in os.environ else str(path))
         if found.run_token:
             write_private(path, found.text)
-            write_private(folder / JOIN_FILE, found.issue("guest").text)
+            write_private(folder / JOIN_FILE, join_credentials(found).text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     return found
+
+
+def join_credentials(credentials: Credentials, roles: Collection[str] = ("rollout",)) -> Credentials:
+    """Return credentials with which processes may join in these roles of `JOINS`. Needs the run token.
+
+    Raises `ConfigError` for another role.
+    """
+    if wrong := sorted(set(roles) - set(JOINS)):
+        raise ConfigError(f"--role: must be one of {', '.join(JOINS)}, got {wrong[0]!r}")
+    return credentials.issue("guest", ",".join(role for role in JOINS if role in roles))
+
+
+def may_join(caller: Caller, role: str) -> bool:
+    """Return whether this caller may be issued credentials to join in a role."""
+    return caller.role == "run" or role in (caller.name or "rollout").split(",")
+
+
+def stored_credentials(folder: Path) -> Credentials:
+    """Return the credentials of the run in `folder` as they are stored there. Raises `ConfigError`."""
+    path = folder / RUN_FILE
+    try:
+        given = _read_private(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    if not given:
+        raise ConfigError(f"{path}: there is none; give the folder of a run")
+    return read_credentials(given, str(path))
 
 
 def role_token(credentials: Credentials, argv: Sequence[str]) -> str:

@@ -42,6 +42,7 @@ IMPORTED_WITH = {
 not forked. Without the first, Arrow's memory pool starts a thread."""
 FORKED = (
     ("asyncrl", "eval"),
+    ("asyncrl", "models", "convert"),
     ("asyncrl", "plan"),
     ("asyncrl", "sft"),
     ("asyncrl", "train"),

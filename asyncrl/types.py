@@ -18,6 +18,10 @@ Message = dict[str, Any]
 
 MAX_REWARD = 1e12
 """Far beyond any sensible reward, and small enough that sums of many stay finite."""
+MAX_TRAJECTORY_TOKENS = 2**24
+"""Tokens of one trajectory on its way between processes."""
+MAX_GROUP_SIZE = 4096
+"""Trajectories of one group."""
 NOT_SAMPLED = -1
 """Version of a token that no policy sampled (prompt, observation, template)."""
 
@@ -34,8 +38,10 @@ SEEDED = "examples"
 """Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
 
 
-EXPLORED = "explored"
-"""Key of `Trajectory.info`: what is known of the candidates of its group and of its own, see `rollout.exploring`."""
+EXTRACTED = "extracted"
+"""Key of `Trajectory.info`: what was taken as the last answer, where the environment says so."""
+MAX_EXTRACTED = 1000
+"""Characters of it that are kept."""
 
 
 PREFILLS = "prefills"
@@ -177,7 +183,7 @@ class Trajectory:
     timing: dict[str, float] = field(default_factory=dict)
     """Seconds: `wall_s`, `engine_s`, `env_s`, and `judge_s` where a judge scored it."""
     info: dict[str, Any] = field(default_factory=dict)
-    """JSON-serialisable extras (tags, agent name, difficulty)."""
+    """What workers say of it besides: its place in a group, the agent, counts. `data.trajectory_info` has all keys."""
     conversation: str = ""
     """The messages as JSON, for people to read, see `data.transcript`; "" where they were not kept."""
     routed_experts: np.ndarray | None = None
@@ -193,6 +199,11 @@ class Trajectory:
     is the same, empty where none is known."""
     next_states: NextStates | None = None
     """Of an exploiter whose turns are rewarded by the other side's critic (`policies.NAME.minimax`)."""
+    pooled_from: str = ""
+    """Of an earlier success that the trainer has added to a group: the task and episode that it is from. Like `peer`
+    no part of the wire form: the trainer alone knows where a trajectory is from, and believes nobody else."""
+    peer: str = ""
+    """The other run that has sampled it, of a trajectory that the trainer took from there; "" for the run's own."""
 
     @property
     def rollout(self) -> int:

@@ -20,6 +20,7 @@ class ProceduralEnv(Env):
     `level` is one of `levels`, or 0 for one drawn by the seed; a task's `data["level"]` takes precedence.
     """
 
+    provides = frozenset({"components"})
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
     """Difficulties, easiest first."""
 

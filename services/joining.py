@@ -32,8 +32,6 @@ class Job:
     weights_dir: str
     engines: list[str]
     envs: list[str]
-    explorers: list[str] = field(default_factory=list)
-    """Engines that play candidates, not among `engines`."""
     policies: list[str] = field(default_factory=list)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
 
@@ -69,7 +67,7 @@ def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Crede
 
     found, credentials = asyncio.run(ask())
     config = parse_config(found.pop("config"), f"the job at {buffer}", strict=False)
-    for changing in ("joined", "settled", "left", "moved", "added", "retired"):
+    for changing in ("joined", "tokens", "settled", "left", "moved", "added", "retired"):
         del found[changing]
     return Job(config, **found), read_credentials(credentials, f"the job at {buffer}")
 

@@ -1,5 +1,7 @@
 """Credentials of a run: each process gets its own, and none can be made from another's."""
 
+import hashlib
+import hmac
 import stat
 
 import pytest
@@ -10,8 +12,11 @@ from asyncrl.credentials import (
     VARIABLE,
     Caller,
     Credentials,
+    join_credentials,
+    may_join,
     read_credentials,
     run_credentials,
+    stored_credentials,
 )
 from asyncrl.errors import ConfigError
 from tests.credentials import RUN, TOKEN
@@ -74,8 +79,46 @@ def test_a_run_makes_a_token_that_only_its_owner_can_read_and_keeps_it(tmp_path,
     assert run_credentials(tmp_path) == first
     assert run_credentials(tmp_path.parent) != first
     guest = read_credentials((tmp_path / JOIN_FILE).read_text())
-    assert guest.caller == Caller("guest")
+    assert guest.caller == Caller("guest", "rollout")
+    assert guest == join_credentials(stored_credentials(tmp_path))
     assert first.run_token not in guest.text
+
+
+@pytest.mark.parametrize(
+    ("role", "kind"), [("engine", "engine"), ("env", "env"), ("worker", "rollout"), ("gateway", "gateway")]
+)
+def test_what_a_member_that_has_joined_knows_is_good_at_no_other_process(role, kind):
+    """Neither the key by which it checks its callers nor a token that it was called with."""
+    mallory, other = (RUN.issue(role, name, joins=True) for name in ("mallory", "other"))
+    for who in ("run", "trainer", "worker"):
+        told = RUN.bearer_for(Caller(who, "w"), kind, mallory.caller)
+        made = f"{who}:{hmac.new(mallory.keys[kind].encode(), who.encode(), hashlib.sha256).hexdigest()}"
+        for token in filter(None, (told, made)):
+            header = f"Bearer {token}".encode()
+            assert mallory.access(kind).caller(header) is not None
+            assert other.access(kind).caller(header) is None
+            assert RUN.access(kind).caller(header) is None, f"{who} at the run's own {kind}"
+    assert mallory.access(kind).caller(f"Bearer {TOKEN}".encode()) == Caller("run")
+
+
+def test_callers_are_given_tokens_for_members_of_the_kinds_that_they_call_only():
+    member = Caller("engine", "m")
+    assert RUN.bearer_for(Caller("worker", "w"), "engine", member).startswith("worker/w:")
+    assert [RUN.bearer_for(Caller(who, "w"), "engine", member) for who in ("env", "guest", "engine")] == [
+        ""
+    ] * 3
+
+
+def test_a_join_token_is_for_the_roles_it_names_and_for_workers_by_default():
+    def allowed(credentials):
+        return [role for role in ("rollout", "engine", "env") if may_join(credentials.caller, role)]
+
+    assert allowed(join_credentials(RUN)) == ["rollout"]
+    assert allowed(join_credentials(RUN, ["env", "engine"])) == ["engine", "env"]
+    assert allowed(RUN.issue("guest")) == ["rollout"]
+    assert allowed(RUN) == ["rollout", "engine", "env"]
+    with pytest.raises(ConfigError, match="--role: must be one of rollout, engine, env, got 'trainer'"):
+        join_credentials(RUN, ["trainer"])
 
 
 def test_a_token_that_others_could_read_is_not_used(tmp_path, monkeypatch):

@@ -29,7 +29,9 @@ LAYERS = [
         "tls",
         "tracing",
         "clock",
+        "agent_time",
         "images",
+        "progress",
         "image_processor",
         "textfile",
         "liveness",
@@ -37,12 +39,15 @@ LAYERS = [
         "console",
         "http_clients",
         "outage_log",
+        "helper_process",
+        "time_budget",
     },
     {"algo"},
-    {"config_sections", "config_changes"},
-    {"config_checks"},
+    {"config_sections"},
+    {"config_checks", "rows"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
+    {"rewards"},
     {"buffer", "env"},
     {"chat", "evaluation"},
     {"monitor", "rollout", "train"},
@@ -55,7 +60,10 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-ENVS_USE = {"env", "sandbox", "types", "errors", "envs", "together", "images", "textfile"}
+ENVS_USE = {
+    "env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards", "rows", "helper_process",
+    "agent_time",
+}  # fmt: skip
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -7,6 +7,7 @@
     @group_local                                reads nothing beyond a row's own group
     @reads_no_rewards                           a loss that learns from neither advantages nor rewards
     @weighed_by_advantage                       a loss without a gradient where all advantages of a row are 0
+    @zero_where_equal("rewards")                an advantage that is 0 in a group whose episodes agree in that
 
 The marks are also read from the source text without importing the function (`asyncrl.algo.signature`), so a launcher
 can tell that a run has a critic without loading torch. Their arguments are therefore written as literals.
@@ -23,9 +24,6 @@ KNOWN = {
     "teacher": "log-probabilities of a teacher policy",
     "teacher_logits": "full-vocabulary logits of student and teacher",
     "values": "a critic",
-    "twin_values": "a second value head of the critic",
-    "q_values": "two heads of the critic that value actions",
-    "slow_values": "a slowly moving copy of the critic",
     "entropy": "the full-softmax entropy of every token",
     "behavior": "the engine's log-probabilities",
     "proximal": "a proximal policy, the center of the trust region",
@@ -51,6 +49,15 @@ KNOWN = {
     "ratio_statistics": "statistics of each optimizer step's ratios to the proximal policy",
 }
 
+COMPARED = {
+    "rewards": "the reward of each trajectory",
+    "turn_rewards": "the rewards of its turns, in order",
+    "steps": "observation and reward of each turn, where any turn earned something",
+    "components": "its named reward components",
+    "matches": "whether each of its actions agrees with a recorded one",
+}
+"""What the episodes of a group may have to agree in before an advantage is 0 throughout the group."""
+
 F = TypeVar("F", bound=Callable)
 
 
@@ -60,7 +67,7 @@ class Mark:
 
     decorator: str
     words: tuple[str, ...] = ()
-    """Words of `KNOWN`."""
+    """Words of `KNOWN`; of `COMPARED` for `zero_where_equal`."""
     when: dict[str, Any] = field(default_factory=dict)
     """The mark holds where each of these parameters has this value, or one of these where it is a tuple."""
     measure: Callable[..., Any] | None = field(default=None, compare=False)
@@ -130,6 +137,18 @@ def weighed_by_advantage(function: F) -> F:
     return _marking(Mark("weighed_by_advantage"))(function)
 
 
+def zero_where_equal(*names: str) -> Callable[[F], F]:
+    """Mark an advantage that is 0 in every row of a group whose trajectories agree in all of `names`.
+
+    The buffer then drops such groups (`buffer.drop_no_signal`). An advantage without the mark may find a signal in any
+    group. Raises ValueError for a word outside `COMPARED`.
+    """
+    unknown = [name for name in names if name not in COMPARED]
+    if unknown:
+        raise ValueError(f"unknown quantity {unknown[0]!r}; allowed: {', '.join(COMPARED)}")
+    return _marking(Mark("zero_where_equal", names))
+
+
 def marks_of(function: Callable[..., Any]) -> tuple[Mark, ...]:
     """Return the marks of a function, the one nearest to it first."""
     return getattr(function, "marks", ())
@@ -137,7 +156,8 @@ def marks_of(function: Callable[..., Any]) -> tuple[Mark, ...]:
 
 def words_of(marks: Iterable[Mark], params: Mapping[str, Any]) -> frozenset[str]:
     """Return the words of `KNOWN` that hold for a function's parameters."""
-    return frozenset(word for mark in marks if mark.failing(params) is None for word in mark.words)
+    needed = (mark for mark in marks if mark.decorator != "zero_where_equal")
+    return frozenset(word for mark in needed if mark.failing(params) is None for word in mark.words)
 
 
 def _marking(mark: Mark) -> Callable[[F], F]:

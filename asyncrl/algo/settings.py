@@ -10,7 +10,6 @@
     entropy_coef: 0.0
     entropy_control: {target: 0.2}
     success_nll_coef: 0.0
-    sequential_agents: false
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
@@ -47,7 +46,6 @@ DEFAULTS: dict[str, Any] = {
     "entropy_coef": 0.0,
     "entropy_control": {"target": None, "step": 0.005},
     "success_nll_coef": 0.0,
-    "sequential_agents": False,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
@@ -72,7 +70,7 @@ LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
-VALUES = {"entropy_coef": "float", "success_nll_coef": "float", "sequential_agents": "bool"}
+VALUES = {"entropy_coef": "float", "success_nll_coef": "float"}
 """Keys that are one value, with its type."""
 TABLES = {
     "kl": {
@@ -118,6 +116,12 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
         for key, value in layer.items():
             settings[key] = _overlay(key, settings[key], copy.deepcopy(value))
     _check(settings)
+    if "proximal" in given and "proximal" not in needed(settings):
+        raise ConfigError(
+            f"algo.proximal: {settings['proximal']['name']!r} is read by no part of this objective (the loss is "
+            f"{settings['loss']['name']!r}); leave it out. A loss of your own reads it as `inputs.log_ratio`, in its "
+            'own body or with @needs("proximal") from asyncrl.algo.needs'
+        )
     return settings
 
 
@@ -148,8 +152,6 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words.add("scores")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}
-    if settings["sequential_agents"]:
-        words.add("agents")
     if "proximal" in words:
         words |= part_needs("proximal", settings["proximal"])
     return frozenset(words)
@@ -159,6 +161,38 @@ def measured_needs(settings: Mapping[str, Any]) -> frozenset[str]:
     """What the loss and corrections with `@step_statistics` need: it is measured on the whole step."""
     found = [part_needs(kind, part) for kind, part in loss_parts(settings)]
     return frozenset[str]().union(*(words for words in found if "step_statistics" in words))
+
+
+def compared(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Return what the trajectories of a group must agree in for the group to carry no gradient.
+
+    The words are those of `needs.COMPARED`. Empty where `always_signal` names a part that may learn from any group.
+    """
+    if always_signal(settings):
+        return frozenset()
+    advantage = signature.read("advantage", settings["advantage"]["name"])
+    return advantage.zero_where_equal if advantage is not None else frozenset()
+
+
+def always_signal(settings: Mapping[str, Any]) -> str:
+    """Return the key and value by which any group may carry a gradient, whatever its episodes earned; "" without one.
+
+    settings: resolved ones.
+    """
+    kl, entropy = settings["kl"], settings["entropy_control"]["target"] is not None
+    advantage, loss = (signature.read(kind, settings[kind]["name"]) for kind in ("advantage", "loss"))
+    parts = {
+        f"algo.advantage.name={settings['advantage']['name']!r}": advantage is None
+        or not advantage.zero_where_equal,
+        f"algo.loss.name={settings['loss']['name']!r}": loss is None or not loss.weighed_by_advantage,
+        f"algo.normalize.name={settings['normalize']['name']!r}": settings["normalize"]["name"] != "none",
+        "algo.shaping": bool(settings["shaping"]),
+        f"algo.kl.coef={kl['coef']:g}": bool(kl["coef"]) or kl["target"] is not None,
+        "algo.entropy_coef": bool(settings["entropy_coef"]) or entropy,
+        "algo.success_nll_coef": bool(settings["success_nll_coef"]),
+        "a critic": "values" in needed(settings),
+    }
+    return next((name for name, found in parts.items() if found), "")
 
 
 def loss_parts(settings: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -15,7 +15,41 @@ from asyncrl.errors import ConfigError
 from asyncrl.import_path import source_file
 
 STATISTICS = ("step_statistics", "ratio_statistics")
-DECORATORS = ("needs", *STATISTICS, "group_local", "reads_no_rewards", "weighed_by_advantage")
+WORDED = ("needs", "zero_where_equal")
+"""Decorators whose arguments are words."""
+DECORATORS = (*WORDED, *STATISTICS, "group_local", "reads_no_rewards", "weighed_by_advantage")
+READS: dict[str, dict[str, tuple[str, ...]]] = {
+    "loss": {
+        "log_ratio": ("proximal",),
+        "proximal_logp": ("proximal",),
+        "mismatch_log_ratio": ("proximal", "behavior"),
+        "behavior_log_ratio": ("behavior",),
+        "behavior_logp": ("behavior",),
+        "reference_logp": ("reference",),
+        "teacher_logp": ("teacher",),
+        "teacher_kl": ("teacher_logits",),
+        "snapshot_logp": ("snapshots",),
+    },
+    "advantage": {
+        "old_logp": ("proximal",),
+        "behavior_logp": ("behavior",),
+        "reference_logp": ("reference",),
+        "values": ("values",),
+        "turn_ids": ("turns",),
+        "turn_rewards": ("turns",),
+        "observation_ids": ("observations",),
+        "turn_matches": ("matches",),
+        "answer_probability": ("answers",),
+        "agents": ("agents",),
+        "branches": ("branches",),
+        "greedy_rewards": ("greedy",),
+        "baselines": ("baselines",),
+        "role_baselines": ("role_baselines",),
+        "score_norms": ("score_norms",),
+        "sum_pi_squared": ("sum_pi_squared",),
+    },
+}
+"""What a function needs that reads a field of its inputs, as `inputs.FIELD` or `inputs.need("FIELD")`, by kind."""
 MAX_IMPORTS = 10
 """How many modules a function may be imported through."""
 Found = ast.FunctionDef | str | None
@@ -43,6 +77,16 @@ class Signature:
     def reads_rewards(self) -> bool:
         """False for a loss that reads neither advantages nor rewards."""
         return all(mark.decorator != "reads_no_rewards" for mark in self.marks)
+
+    @property
+    def weighed_by_advantage(self) -> bool:
+        """True for a loss without a gradient in rows whose advantages are all 0."""
+        return any(mark.decorator == "weighed_by_advantage" for mark in self.marks)
+
+    @property
+    def zero_where_equal(self) -> frozenset[str]:
+        """What a group's trajectories agree in where an advantage is 0 throughout it; empty without such a rule."""
+        return frozenset(w for mark in self.marks if mark.decorator == "zero_where_equal" for w in mark.words)
 
     def beyond_group(self, part: Mapping[str, Any]) -> str | None:
         """Return the key for which a part reads beyond a row's group: a parameter or "name"; None if it does not."""
@@ -73,11 +117,12 @@ def read(kind: str, name: str) -> Signature | None:
         return None
     args = found.args
     pairs = list(zip(args.kwonlyargs, args.kw_defaults, strict=True))
+    marks = _marks(f"algo.{kind}: {module}:{function}", found)
     return Signature(
         params={arg.arg: arg.annotation for arg in args.kwonlyargs},
         required=frozenset(arg.arg for arg, default in pairs if default is None),
         defaults={arg.arg: ast.literal_eval(value) for arg, value in pairs if value and _is_literal(value)},
-        marks=tuple(_marks(f"algo.{kind}: {module}:{function}", found)),
+        marks=(*marks, *_implied(found, READS.get(kind, {}), marks)),
     )
 
 
@@ -130,7 +175,7 @@ def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
         name = named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")
         if name not in DECORATORS:
             continue
-        words = call.args if call is not None and name == "needs" else []
+        words = call.args if call is not None and name in WORDED else []
         when = {str(keyword.arg): keyword.value for keyword in call.keywords} if call is not None else {}
         unreadable = [value for value in (*words, *when.values()) if not _is_literal(value)]
         if unreadable:
@@ -145,8 +190,29 @@ def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
         conditions = {key: ast.literal_eval(value) for key, value in when.items()}
         implied = (name,) if name in STATISTICS else ()
         given = tuple(ast.literal_eval(word) for word in words)
-        found.append(Mark(name, given if name == "needs" else implied, conditions))
+        found.append(Mark(name, given if name in WORDED else implied, conditions))
     return found
+
+
+def _implied(node: ast.FunctionDef, reads: Mapping[str, tuple[str, ...]], marks: list[Mark]) -> list[Mark]:
+    """Return what a function needs because its body reads it, beyond the words of its own marks."""
+    if not node.args.args:
+        return []
+    inputs, said = node.args.args[0].arg, {word for mark in marks for word in mark.words}
+    words: set[str] = set()
+    for part in ast.walk(node):
+        if not (
+            isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == inputs
+        ):
+            continue
+        words |= set(reads.get(part.attr, ()))
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "need":
+            named = [argument.value for argument in part.args if isinstance(argument, ast.Constant)]
+            of_inputs = isinstance(part.func.value, ast.Name) and part.func.value.id == inputs
+            words |= {word for name in named if of_inputs for word in reads.get(str(name), ())}
+    found = tuple(sorted(words - said))
+    return [Mark("needs", found)] if found else []
 
 
 def _is_literal(node: ast.expr) -> bool:

@@ -17,10 +17,10 @@ FINISHED = ("ready", "taken", "trained", "dropped")
 def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
     """Return the run's counts.
 
-    `offered_reward_mean` and `offered_tokens_mean` (sampled tokens of an episode) are over the usable episodes of all
-    finished groups, dropped ones included; `trained_tokens_mean` is over those in batches. A large gap between
-    the two lengths means that training does not see what is generated. `dropped_episodes` counts the usable episodes
-    of dropped groups, whose rewards add up to `dropped_reward_sum`.
+    `offered_episodes` are the usable episodes of all finished groups, dropped ones included; their rewards add up to
+    `offered_reward_sum`, with the mean `offered_reward_mean`, and they have `offered_tokens_mean` sampled tokens.
+    `trained_tokens_mean` is over those in batches: a large gap between the two lengths means that training does not see
+    what is generated. `dropped_episodes` and `dropped_reward_sum` are those of dropped groups.
     """
     rows = store.rows("SELECT state, cause, deadline, tasks, usable, reward_sum, tokens FROM counts")
     numbers = dict.fromkeys(STATES, 0)
@@ -57,6 +57,8 @@ def count(store: Store, settings: LedgerSettings) -> dict[str, Any]:
         "quarantined": [worker for (worker,) in store.rows("SELECT worker FROM quarantine ORDER BY worker")],
         "quarantine_reasons": dict(store.rows("SELECT worker, reason FROM quarantine ORDER BY worker")),
         "faulty_engines": dict(store.rows("SELECT engine, reason FROM faulty_engines ORDER BY engine")),
+        "offered_episodes": usable,
+        "offered_reward_sum": reward,
         "offered_reward_mean": reward / usable if usable else None,
         "offered_tokens_mean": offered,
         "trained_tokens_mean": trained,

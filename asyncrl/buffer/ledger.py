@@ -305,7 +305,7 @@ class Ledger:
         if `put` will not accept the group. Raises `StorageError`, `UnavailableError`.
         """
         s, size = self.settings, len({t.rollout for t in group.trajectories})
-        accepted = admit(group, size, s.drop_no_signal, s.max_tokens, s.complete_age > 0).outcome == "ready"
+        accepted = admit(group, size, s.no_signal, s.max_tokens, s.complete_age > 0).outcome == "ready"
         if accepted:
             return self._bodies.stage(body, claimed)
         if claimed is not None:

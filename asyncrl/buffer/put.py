@@ -5,10 +5,13 @@ A group that passes the checks becomes ready, is dropped with a reason, or sends
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.algo.curation.early_end import differ, ends_early, verdict
+import numpy as np
+
+from asyncrl.algo.curation.signal import differ
 from asyncrl.algo.curation.success_pool import lacks_success
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.failures import note_failures
@@ -17,7 +20,7 @@ from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_group
 from asyncrl.errors import InputError, StaleError
-from asyncrl.types import MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
+from asyncrl.types import ANSWER_IDS, MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,18 @@ class Admission:
 
 
 def admit(
-    group: Group, group_size: int, drop_no_signal: bool, max_tokens: int, completable: bool = False
+    group: Group,
+    group_size: int,
+    no_signal: Collection[str],
+    max_tokens: int,
+    completable: bool = False,
 ) -> Admission:
     """Decide what becomes of a group. Pure.
 
     If too few episodes are usable because the environment or the infrastructure failed the others, the task is tried
     again: the group says nothing about it. A group is dropped when too few episodes are usable for any other reason,
-    when an episode is longer than `max_tokens`, and, with `drop_no_signal`, when all siblings earned the same, unless
-    the group has no success and is `completable` by an earlier one. A group with fewer episodes than `group_size` has
-    ended early, as "solved_early" or "unsolved_early".
+    when an episode is longer than `max_tokens`, and when all siblings agree in what `no_signal` names, unless that is
+    empty or the group has no success and is `completable` by an earlier one.
     """
     usable = group.usable
     reward_sum = float(sum(t.reward for t in usable))
@@ -64,8 +70,6 @@ def admit(
     ) -> Admission:
         return Admission(outcome, reason, failure, len(usable), reward_sum, tokens)
 
-    if len({t.rollout for t in group.trajectories}) < group_size:
-        return decided("dropped", f"{verdict(usable)}_early")
     if len({t.rollout for t in usable}) < min(2, group_size):
         lost = [t for t in group.trajectories if t.failure not in (None, FailureClass.AGENT)]
         if lost:
@@ -73,10 +77,15 @@ def admit(
         return decided("dropped", "too_few_usable")
     if any(t.num_tokens > max_tokens for t in usable):
         return decided("dropped", "too_long")
-    dull = group_size > 1 and not differ(usable)
-    if drop_no_signal and dull and not (completable and lacks_success(group)):
+    alike = bool(no_signal) and group_size > 1 and not differ(usable, no_signal)
+    if alike and not (completable and lacks_success(group)):
         return decided("dropped", "no_signal")
     return decided("ready")
+
+
+MOST_DROPPED_BATCHES = 4
+"""Groups without a signal that are dropped for one step, as a multiple of its groups. Further ones are trained, with no
+gradient: a policy that solves all of its tasks, or none, would otherwise never have another batch."""
 
 
 class Puts:
@@ -99,7 +108,9 @@ class Puts:
         size = self.leases.proposals.group_size(seq)
         oldest, newest = self._check(group, decode_task(task), version, size)
         completable = s.complete_age > 0 and self.leases.proposals.solved_since(seq, due - s.complete_age)
-        admission = admit(group, size, s.drop_no_signal, s.max_tokens, completable)
+        admission = admit(group, size, self._no_signal(), s.max_tokens, completable)
+        if admission.reason == "no_signal":
+            self.store.set_fact("no_signal", self.store.fact("no_signal") + 1)
         note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if admission.outcome == "retry" else admission.outcome
@@ -126,6 +137,11 @@ class Puts:
             self.bodies.keep(seq, encode_group(group) if body is None else body, staged)
         return PutResult(admission.outcome, admission.reason)
 
+    def _no_signal(self) -> frozenset[str]:
+        """What a group agrees in to be dropped; empty once enough were dropped since the last commit."""
+        enough = self.store.fact("no_signal") >= MOST_DROPPED_BATCHES * self.settings.groups_per_step
+        return frozenset() if enough else self.settings.no_signal
+
     def _check(self, group: Group, task: Task, version: int, size: int) -> tuple[int, int]:
         """Return the lowest and highest version among sampled tokens."""
         if group.task.id != task.id:
@@ -141,9 +157,7 @@ class Puts:
                 f"group.version: must be the version at admission, {version}, got {group.version}"
             )
         episodes = {t.rollout for t in group.trajectories}
-        first = self.settings.decide_after
-        ended_early = 0 < first < size and ends_early(group.trajectories, first)
-        if episodes != set(range(size)) and not ended_early:
+        if episodes != set(range(size)):
             raise InputError(f"group.trajectories: must hold {size} episodes, got {len(episodes)}")
         # While weights are published, engines serve the next version before the ledger knows of it; that is between
         # the take of a batch and its commit, and until then no later version is published.
@@ -152,11 +166,7 @@ class Puts:
         oldest, newest = limit, NOT_SAMPLED
         for t in group.trajectories:
             _check_rewards(t)
-            if vocab_size and t.num_tokens and (highest := int(t.token_ids.max())) >= vocab_size:
-                raise InputError(
-                    f"group.trajectories[{t.episode_index}].token_ids: must be below {vocab_size}, the model's "
-                    f"vocabulary, got {highest}"
-                )
+            _check_vocabulary(t, vocab_size)
             if not t.num_sampled:
                 continue
             sampled = t.versions[t.loss_mask]
@@ -170,6 +180,19 @@ class Puts:
                 )
             oldest, newest = min(oldest, low), max(newest, high)
         return oldest, newest
+
+
+def _check_vocabulary(t: Trajectory, vocab_size: int) -> None:
+    """Raise `InputError` for a token of any kind that the model does not have; 0 knows none that it has not."""
+    states = t.next_states.token_ids if t.next_states is not None else ()
+    named = {"token_ids": t.token_ids, f"info.{ANSWER_IDS}": np.asarray(t.info.get(ANSWER_IDS, ()), np.int64)}
+    named |= {f"next_states.token_ids[{number}]": ids for number, ids in enumerate(states)}
+    for name, ids in named.items():
+        if vocab_size and len(ids) and (highest := int(ids.max())) >= vocab_size:
+            raise InputError(
+                f"group.trajectories[{t.episode_index}].{name}: must be below {vocab_size}, the model's vocabulary, "
+                f"got {highest}"
+            )
 
 
 def _check_rewards(t: Trajectory) -> None:

@@ -8,13 +8,6 @@ from pathlib import Path
 from asyncrl.errors import ConfigError
 
 SCHEMA_VERSION = 4
-RENAMED_FACTS = {
-    "bound": "staleness_limit",
-    "taken": "taken_step",
-    "beyond": "over_provision",
-    "waited": "waited_step",
-}
-"""Names of facts in schema 2, and what they are called since."""
 PRAGMAS = {
     "page_size": 8192,  # long groups cost a quarter less than in pages of 4 KiB, short ones hardly more
     "locking_mode": "EXCLUSIVE",
@@ -132,12 +125,10 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
     try:
         for name, value in PRAGMAS.items():
             db.execute(f"PRAGMA {name}={value}")
-        db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
-        _upgrade(db)
-        db.executescript(f"BEGIN IMMEDIATE; {COUNTS} COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE; {TABLES} {COUNTS} COMMIT;")
         first = {"schema": SCHEMA_VERSION, "version": base_version, "closed": 0, "paused": 0}
         steps = {"taken_step": -1, "waited_step": -1, "over_provision": 0}
-        counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0}
+        counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0, "no_signal": 0}
         for name, value in (first | steps | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()[0]
@@ -149,23 +140,3 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
         db.close()
         raise ConfigError(f"ledger {path}: has schema {found}, this version reads {SCHEMA_VERSION}")
     return db
-
-
-def _upgrade(db: sqlite3.Connection) -> None:
-    """Bring an earlier ledger to this schema: 3 renamed a state of tasks and four facts, 4 counts the tasks and
-    has files for large bodies."""
-    found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
-    if found is None or found[0] not in (2, 3):
-        return
-    db.executescript(f"BEGIN IMMEDIATE; {COUNTS}")
-    for column in ("file", "size", "checksum"):
-        db.execute(f"ALTER TABLE bodies ADD COLUMN {column} INTEGER")
-    if found[0] == 2:
-        db.execute("UPDATE tasks SET state = 'taken' WHERE state = 'bound'")
-        for old, new in RENAMED_FACTS.items():
-            db.execute("UPDATE facts SET name = ? WHERE name = ?", (new, old))
-    db.execute("DELETE FROM counts")
-    db.execute(f"INSERT INTO counts {COUNTED}")
-    db.execute("INSERT OR IGNORE INTO counts VALUES ('pending', '', -1, 0, 0, 0, 0)")
-    db.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (SCHEMA_VERSION,))
-    db.execute("COMMIT")

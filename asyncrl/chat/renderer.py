@@ -19,6 +19,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from asyncrl.chat.load_tokenizer import generation_stops, load_tokenizer, read_template
+from asyncrl.chat.template_traits import (
+    PROBE_TOOL,
+    call_message,
+    probe_forms,
+    probe_shown,
+)
 from asyncrl.env.protocol import tool_call_id
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.image_processor import ImageProcessor, expand_images, find_images, load_image_processor
@@ -91,7 +98,8 @@ class _Remembered(Generic[T]):
 class ChatRenderer:
     """Renders one model family's chat template. Share one per process: it caches observations.
 
-    image_processor: that of a vision model; without one messages that hold images are refused.
+    image_processor: that of a vision model; without one messages that hold images are refused. options: variables of
+    the chat template, such as `enable_thinking`, that hold for everything rendered here.
     """
 
     def __init__(
@@ -99,9 +107,11 @@ class ChatRenderer:
         tokenizer: Tokenizer,
         more_stop_ids: Sequence[int] = (),
         image_processor: ImageProcessor | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.image_processor = image_processor
+        self.options = dict(options or {})
         self._stops = {tokenizer.eos_token_id: tokenizer.eos_token}
         for token_id in more_stop_ids:
             if token_id not in self._stops and (text := self._token(token_id)):
@@ -111,11 +121,17 @@ class ChatRenderer:
         for token_id, text in self._stops.items():
             if text in _WRITTEN_IN_HISTORY:
                 self._ends[_WRITTEN_IN_HISTORY[text]] = token_id
-        end = self._end_of_turn()
-        self.stop_token_ids = (end, *(token_id for token_id in self._stops if token_id != end))
-        """Tokens that end a sampled turn; the first is the one that the template writes after a turn."""
+        self.traits = probe_forms(self._apply)
+        """How the template wants messages written, and what it does not show."""
+        self._calls_alone = False
+        """Whether the template writes the results of calls before the content of the turn that made them."""
         self._cache: OrderedDict[bytes, np.ndarray] = OrderedDict()
         self._cached_bytes = 0
+        end = self._end_of_turn()
+        self._find_results()
+        self.traits = probe_shown(self.traits, self._render, self._probe_observation)
+        self.stop_token_ids = (end, *(token_id for token_id in self._stops if token_id != end))
+        """Tokens that end a sampled turn; the first is the one that the template writes after a turn."""
         self._compared = _Remembered[tuple[bool, int]]()
         """Results of `compare_history`."""
         self._decoded = _Remembered[str]()
@@ -130,6 +146,7 @@ class ChatRenderer:
         messages, files = without_images(messages)
         key = _digest("opening", messages, tools)
         if (cached := self._recall(key)) is None:
+            self._refuse_dropped(messages, tools, opening=True)
             cached = self._tokens(self._render(messages, tools, generate=True), files)
             self._remember(key, cached)
         return cached
@@ -150,6 +167,7 @@ class ChatRenderer:
         messages, files = without_images(messages)
         key = _digest("observation", [*messages, dict(names or {})], tools)
         if (cached := self._recall(key)) is None:
+            self._refuse_dropped(messages, tools, opening=False)
             cached = self._tokens(self._after_assistant(messages, tools, names or {}), files)
             self._remember(key, cached)
         return cached
@@ -176,6 +194,25 @@ class ChatRenderer:
         """Return whether the generation prompt opens `<think>`, so that a turn starts inside its reasoning."""
         _, opened, behind = self._render([_USER], None, generate=True).rpartition(_THINK)
         return bool(opened) and _END_THINK not in behind
+
+    def reasoning_marks(self) -> tuple[str, str] | None:
+        """Return what the template writes around the reasoning of a turn, the text behind the last line break before it
+        and that up to the first after it; None where it shows no reasoning."""
+        thought = f"{_MARK}thought"
+        turn: Message = {"role": "assistant", "content": _MARK, "reasoning_content": thought}
+        full = self._try_render([_USER, turn], None, generate=False) or ""
+        before, found, behind = full.rpartition(thought)
+        if not found:
+            return None
+        return before.rstrip("\n").rpartition("\n")[2], behind.lstrip("\n").partition("\n")[0]
+
+    def with_options(self, options: Mapping[str, Any]) -> ChatRenderer:
+        """Return a renderer like this one with further variables of the template; itself where nothing changes."""
+        merged = {**self.options, **options}
+        if merged == self.options:
+            return self
+        stops = [token_id for token_id in self.stop_token_ids if token_id != self.tokenizer.eos_token_id]
+        return ChatRenderer(self.tokenizer, stops, self.image_processor, merged)
 
     def text(self, token_ids: np.ndarray) -> str:
         """Decode a sampled turn, without its stop token."""
@@ -294,17 +331,29 @@ class ChatRenderer:
             _, oldest = self._cache.popitem(last=False)
             self._cached_bytes -= oldest.nbytes + _ENTRY_BYTES
 
+    def _refuse_dropped(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, opening: bool
+    ) -> None:
+        """Raise `TemplateRefused` for what the template would leave out without a word."""
+        if dropped := self.traits.dropped_of(messages, tools, opening):
+            raise TemplateRefused(dropped)
+
+    def _apply(self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool) -> str:
+        """Return the template's own rendering, whatever it makes of the messages."""
+        fixed = {"tools": tools or None, "add_generation_prompt": generate, "tokenize": False}
+        return self.tokenizer.apply_chat_template(messages, **self.options, **fixed)
+
     def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool) -> str:
-        options = {"tools": tools or None, "add_generation_prompt": generate, "tokenize": False}
+        messages = self.traits.write(messages)
         try:
-            return self.tokenizer.apply_chat_template(messages, **options)
+            return self._apply(messages, tools, generate)
         except Exception as error:
             # Templates raise on purpose, and like any program where a field is missing or of another type.
             reason = error
         if (written := _with_written_arguments(messages)) != messages:
             # DeepSeek's templates take the arguments of calls as JSON text, all others as an object.
             with contextlib.suppress(Exception):
-                return self.tokenizer.apply_chat_template(written, **options)
+                return self._apply(written, tools, generate)
         raise TemplateRefused(str(reason) or type(reason).__name__) from reason
 
     def _assistant_text(self, message: Message, tools: list[dict[str, Any]] | None) -> str:
@@ -381,7 +430,68 @@ class ChatRenderer:
         mark, given = _MARK, json.dumps([messages, tools], default=repr)
         while mark in given:
             mark += "x"
-        return self._render([_USER, _stand_in(messages, mark, names), *messages], tools, generate=True), mark
+        stand_in = _stand_in(messages, mark, names, self._calls_alone)
+        return self._render([_USER, stand_in, *messages], tools, generate=True), mark
+
+    def _probe_observation(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
+        return self._after_assistant(messages, tools, {})
+
+    def _find_results(self) -> None:
+        """Find where the template writes the results of calls: behind the end of the turn, or, as Gemma 4's, inside it.
+
+        There its own opening token ends what the policy samples, as much as the end of a turn does; where the model's
+        settings do not name it among the stop tokens, it is added to them.
+        """
+        result: Message = {
+            "role": "tool",
+            "tool_call_id": tool_call_id(0),
+            "name": "f",
+            "content": _MARK + "result",
+        }
+
+        def follows() -> bool:
+            with contextlib.suppress(TemplateRefused):
+                return result["content"] in self._after_assistant([result], [PROBE_TOOL], {})
+            return False
+
+        if follows():
+            return
+        self._calls_alone = True
+        if follows():
+            return
+        if (added := self._token_before_result(result)) is not None:
+            self._stops[added] = self._ends_with(added)
+            if follows():
+                return
+            del self._ends[self._stops.pop(added)]
+        self._calls_alone = False
+
+    def _ends_with(self, token_id: int) -> str:
+        text = self._token(token_id)
+        self._ends[text] = token_id
+        return text
+
+    def _token_before_result(self, result: Message) -> int | None:
+        """Return the special token that the template writes between a call and its result; None where there is none.
+
+        What closes a call is what follows the arguments of the first of two calls as much as those of the last.
+        """
+        marks = [f"{_MARK}{n}end" for n in "ab"]
+        answers = [{**result, "tool_call_id": tool_call_id(n)} for n in range(2)]
+        turn = call_message("", *({"x": mark} for mark in marks))
+        try:
+            full = self._render([_USER, turn, *answers], [PROBE_TOOL], generate=True)
+        except TemplateRefused:
+            return None
+        if not all(mark in full for mark in marks):
+            return None
+        behind = [self._encode(full[full.rfind(mark) + len(mark) :]).tolist() for mark in marks]
+        for closing, other in zip(*behind[::-1], strict=False):
+            if closing != other:
+                text = self._token(closing)
+                special = len(text) > 1 and self._encode(text).tolist() == [closing]
+                return closing if special and text in full else None
+        return None
 
     def _first_stop(self, text: str, start: int) -> tuple[int, int] | None:
         """Return which stop token comes first in `text` from `start`, and where it ends; None when none does."""
@@ -435,8 +545,11 @@ def _written(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _stand_in(messages: list[Message], mark: str, names: Mapping[str, str]) -> Message:
-    """An assistant turn that `messages` may follow: where they answer tool calls, it made those calls."""
+def _stand_in(
+    messages: list[Message], mark: str, names: Mapping[str, str], calls_alone: bool = False
+) -> Message:
+    """An assistant turn that `messages` may follow: where they answer tool calls, it made those calls, and said nothing
+    else where `calls_alone`."""
     answered = [m for m in messages if m["role"] == "tool"]
     if not answered:
         return {"role": "assistant", "content": mark}
@@ -451,7 +564,7 @@ def _stand_in(messages: list[Message], mark: str, names: Mapping[str, str]) -> M
         }
         for number, m in enumerate(answered)
     ]
-    return {"role": "assistant", "content": mark, "tool_calls": calls}
+    return {"role": "assistant", "content": "" if calls_alone else mark, "tool_calls": calls}
 
 
 def _end_reasoning(turn: str, message: Message) -> str:
@@ -497,35 +610,23 @@ def import_tokenizers_only() -> None:
             os.environ[silent] = before
 
 
-def load_renderer(model: str) -> ChatRenderer:
+def load_renderer(
+    model: str, template_args: Mapping[str, Any] | None = None, template_file: str = ""
+) -> ChatRenderer:
     """Load the tokenizer of a model folder or hub name, and the stop tokens that its generation config names.
 
+    template_args: variables of the chat template. template_file: a template that takes the place of the model's own.
     Raises `ConfigError`.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0][:300]
-        raise ConfigError(
-            f"model.path: no tokenizer can be loaded from {model!r}; give a Hugging Face model folder or a hub name "
-            f"({reason})"
-        ) from error
+    tokenizer = load_tokenizer(model)
+    if template_file:
+        tokenizer.chat_template = read_template(template_file)
     if not tokenizer.chat_template:
-        raise ConfigError(f"model {model!r} has no chat template; multi-turn episodes need one")
-    return ChatRenderer(tokenizer, _generation_stops(model), load_image_processor(model))
-
-
-def _generation_stops(model: str) -> list[int]:
-    from transformers import GenerationConfig
-
-    try:
-        named = GenerationConfig.from_pretrained(model).eos_token_id
-    except OSError:
-        # Many base models have none.
-        return []
-    return [int(i) for i in (named if isinstance(named, list) else [named]) if i is not None]
+        raise ConfigError(
+            f"model.path: {model!r} has no chat template, and multi-turn episodes need one; name a file of one in "
+            "model.chat_template"
+        )
+    return ChatRenderer(tokenizer, generation_stops(model), load_image_processor(model), template_args)
 
 
 def sampling_seed(run_seed: int, task_id: str, episode_index: int, turn: int) -> int:

@@ -16,6 +16,7 @@ from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, engines_of
 from asyncrl.images import MAX_IMAGES, images_in, moved
 from asyncrl.types import (
+    EXTRACTED,
     NOT_SAMPLED,
     PREFILLS,
     FailureClass,
@@ -60,6 +61,7 @@ class TrajectoryBuilder:
         """Of each turn."""
         self._observation_id = ""
         self.components: dict[str, float] = {}
+        self.extracted = ""
         self.success: bool | None = None
         self.images: tuple[PlacedImage, ...] = ()
         """What the agent has seen, by the places of its tokens."""
@@ -87,14 +89,9 @@ class TrajectoryBuilder:
         )
         self._observation_id = observation_id
 
-    def add_turn(self, generated: Generated, given: np.ndarray = NO_TOKENS) -> None:
-        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them.
-
-        given: tokens that the turn begins with and that were not sampled here. [M] int32
-        """
+    def add_turn(self, generated: Generated) -> None:
+        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them."""
         start, observation_id = self.num_tokens, self._observation_id
-        if len(given):
-            self.add_context(given, observation_id)
         self._append(generated.token_ids, generated.logprobs, generated.versions)
         if generated.routed_experts is not None:
             self._add_experts(generated.routed_experts)
@@ -126,10 +123,6 @@ class TrajectoryBuilder:
         turn = self._turns[-1]
         return self.token_ids()[turn.start : turn.end]
 
-    def last_confidence(self) -> float:
-        """Return the geometric mean probability of the tokens of the turn sampled last."""
-        return float(np.exp(self._logprobs[-1].mean()))
-
     def sampled_turns(self) -> list[np.ndarray]:
         """Return the ids of every sampled turn, in order. [N] int32 each."""
         ids = self.token_ids()
@@ -141,6 +134,7 @@ class TrajectoryBuilder:
         self._turns[-1] = replace(self._turns[-1], matches=step.matches)
         for name, value in step.components.items():
             self.components[name] = self.components.get(name, 0.0) + value
+        self.extracted = step.extracted or self.extracted
         if step.success is not None:
             self.success = step.success
 
@@ -176,6 +170,7 @@ class TrajectoryBuilder:
             info={
                 "cached_tokens": self.cached_tokens,
                 **({PREFILLS: dict(self._prefills)} if self._prefills else {}),
+                **({EXTRACTED: self.extracted} if self.extracted else {}),
                 **(info or {}),
             },
             conversation=self._transcript(),

@@ -16,7 +16,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +88,26 @@ def load_vllm_reasoning_parser(name: str, tokenizer: Any) -> Callable[[str], tup
     return _ReasoningParser(name, tokenizer)
 
 
-def check_tokenizer(model: str, tool_format: str, reasoning_format: str) -> None:
-    """Check, in a process of its own, that the tokenizer of `model` has the tokens that vLLM's parsers need.
+def check_chat(asked: Mapping[str, Any]) -> list[str]:
+    """Check, in a process of its own, that a model's chat template shows what the tasks need, and that its tokenizer
+    has the tokens that vLLM's parsers need.
 
-    Raises `ConfigError` naming what is missing.
+    asked: what `asyncrl.chat.check_parsers` takes. Returns what is worth knowing, a line each. Raises `ConfigError`
+    naming what is missing.
     """
-    command = [sys.executable, "-m", "asyncrl.chat.check_parsers", model, tool_format, reasoning_format]
+    command = [sys.executable, "-m", "asyncrl.chat.check_parsers", json.dumps(asked)]
     try:
         done = run_process(command, os.environ, CHECK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"model.tool_format: the check of {tool_format!r} took more than {CHECK_TIMEOUT_S:g} s"
+            f"model.tool_format: the check of {asked['tool_format']!r} took more than {CHECK_TIMEOUT_S:g} s"
         ) from None
     if done.returncode:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise ConfigError(lines[-1] if lines else f"model.tool_format: {tool_format!r} cannot be checked")
+        raise ConfigError(
+            lines[-1] if lines else f"model.tool_format: {asked['tool_format']!r} cannot be checked"
+        )
+    return [line for line in done.stdout.splitlines() if line.startswith("model.")]
 
 
 class _ToolParser:

@@ -62,8 +62,6 @@ ALGO = {
     "entropy_control.step": "What the weight of the entropy changes by in a step.",
     "success_nll_coef": "Weight of the negative log-likelihood of episodes with a reward above 0 "
     "([losses](algorithms/losses.md)).",
-    "sequential_agents": "Update the agents of a rollout one after the other, each with what the earlier ones have "
-    "changed ([agents](algorithms/advantages.md#agents-and-single-rollouts)).",
     "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
     "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
     "value.coef": "Weight of the critic's loss.",
@@ -182,7 +180,7 @@ def _algo() -> SectionText:
     )
     preset = (
         "`algo.preset`",
-        '`"decoupled_ppo"`',
+        '`"grpo"`',
         "[a preset](algorithms/presets.md)",
         "The published method to start from.",
     )
@@ -253,12 +251,16 @@ def _kind(annotation: Any) -> str:
         return ", ".join([_kind(inner[0]), *_bounds(list(inner[1].metadata))])
     if origin is list:
         numbers = typing.get_args(inner[0])[:1] == (int,)
-        return "list of whole numbers" if numbers else "list of texts"
+        tables = any(
+            isinstance(one, type | types.GenericAlias) and one not in WORDS
+            for one in typing.get_args(inner[0])
+        )
+        return "list of whole numbers" if numbers else f"list of texts{' or tables' if tables else ''}"
     if origin is tuple:
         return f"list of {len(inner)} numbers"
     if origin is dict:
         return "table"
-    return WORDS[annotation]
+    return "table" if isinstance(annotation, type) and issubclass(annotation, Section) else WORDS[annotation]
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:

@@ -64,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
     args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]
     if bool(args.env) == bool(args.suite):
         raise ConfigError("eval: give either --env NAME or --suite NAME")
+    from asyncrl.launch.local_models import local_model
+
+    args.checkpoint = [local_model("checkpoint", checkpoint) for checkpoint in args.checkpoint]
     if args.suite:
         from asyncrl.commands.eval_suite import run_suite
 
@@ -98,7 +101,10 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
             apply_override(data, override)
         config = parse_config(data)
         search_in(config.run.python_path)
-    check_evaluation(config)
+    for note in check_evaluation(config):
+        print(f"note: {note}", file=sys.stderr)
+    # A known data set stands for the environment that plays it.
+    env = config.env.name
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
     try:
         groups = play_checkpoint(config, folder, checkpoint, env, tasks, samples)

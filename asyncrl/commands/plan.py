@@ -89,6 +89,7 @@ def _add_run(kinds: Any) -> None:
 
 def run_memory(args: argparse.Namespace) -> int:
     from asyncrl.launch.check import check_recipe
+    from asyncrl.launch.local_models import with_local_models
     from asyncrl.plan.load import load_for_gpus
     from asyncrl.plan.machine import gpu_memory
     from asyncrl.plan.predict import Planner
@@ -100,7 +101,7 @@ def run_memory(args: argparse.Namespace) -> int:
     gpu = parse_size(args.gpu) if args.gpu else min(found, default=ASSUMED)
     if not args.gpu and not found:
         print("no GPU was found and --gpu was not given: 80 GiB are assumed", file=sys.stderr)
-    config = load_for_gpus(args.recipe, args.overrides)
+    config = with_local_models(load_for_gpus(args.recipe, args.overrides))
     check_recipe(config)
     planner = Planner(gpu, args.gpus or (len(found) if found and not args.gpu else 1))
     # What libraries say when they are imported is no part of the answer.

@@ -1,4 +1,4 @@
-"""`asyncrl runs [list|compare|prune]`"""
+"""`asyncrl runs [list|compare|prune|join-token]`"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.console import shown
+from asyncrl.credentials import JOINS, join_credentials, stored_credentials
 from asyncrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "runs",
-        help="list runs, compare them, delete old ones",
+        help="list runs, compare them, delete old ones, let others join them",
         description="List the runs of a folder: state, step, reward, held-out success.",
     )
     parser.set_defaults(run=show, place=Path("runs"))
@@ -48,6 +49,26 @@ def add(subparsers: Subparsers) -> None:
     pruned.add_argument("--keep", type=int, metavar="N", help="runs that stay, the newest first")
     pruned.add_argument("--yes", action="store_true", help="delete without asking")
     pruned.set_defaults(run=prune)
+    token = commands.add_parser(
+        "join-token",
+        help="print a token with which engines or environment services may join a run",
+        description=(
+            "Print a token with which processes may join a run, in the roles that are named and in no others. With "
+            "the one in RUN/join-token rollout workers may. Whoever has a token for engines decides what is sampled "
+            "there, and for environment services what is rewarded."
+        ),
+    )
+    token.add_argument("folder", type=Path, metavar="RUN", help="folder of the run")
+    token.add_argument(
+        "--role", action="append", required=True, choices=JOINS, help="may be given several times"
+    )
+    token.set_defaults(run=join_token)
+
+
+def join_token(args: argparse.Namespace) -> int:
+    """Print credentials to join with."""
+    print(join_credentials(stored_credentials(args.folder), args.role).text)
+    return 0
 
 
 def show(args: argparse.Namespace) -> int:

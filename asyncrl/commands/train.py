@@ -172,6 +172,7 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    from asyncrl.config_checks import untried
     from asyncrl.launch.check import check_run
     from asyncrl.launch.train import TrainRun, describe
     from asyncrl.plan.refuse import check_memory
@@ -186,7 +187,10 @@ def run(args: argparse.Namespace) -> int:
         _print_finished(done, path)
         return 0
     on = _cluster(args, config)
-    check_run(config, alone=on is None)
+    for combination in untried(config):
+        print(f"warning: {combination}; if it fails, please report it with the logs", file=sys.stderr)
+    for note in check_run(config, alone=on is None):
+        print(f"note: {note}", file=sys.stderr)
     if on is None:
         # What is predicted are the GPUs of one machine.
         check_memory(config)
@@ -258,6 +262,7 @@ def _resumable(path: Path) -> Iterator[None]:
 def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
     """Return the configuration and folder of a new or resumed run."""
     from asyncrl.config import find_recipe, load_config
+    from asyncrl.launch.local_models import with_local_models
     from asyncrl.run.folder import choose_folder, open_run
 
     if args.resume is not None and args.check_lr_zero:
@@ -273,5 +278,5 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
         from asyncrl.monitor.lr_zero import SETTINGS
 
         overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
-    config = load_config(args.recipe, overrides)
+    config = with_local_models(load_config(args.recipe, overrides))
     return config, choose_folder(config, find_recipe(args.recipe))

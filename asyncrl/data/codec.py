@@ -18,11 +18,14 @@ import numpy as np
 
 from asyncrl.algo.commitments import tokens_of
 from asyncrl.data.fields import Fields
+from asyncrl.data.trajectory_info import checked_info
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.http_checks import check_msgpack
 from asyncrl.images import MAX_IMAGES, decode_image, image_key, image_size
 from asyncrl.types import (
+    MAX_GROUP_SIZE,
+    MAX_TRAJECTORY_TOKENS,
     NEWEST,
     FailureClass,
     Group,
@@ -38,10 +41,6 @@ from asyncrl.types import (
 
 SCHEMA = 1
 """Version of the wire form; messages of another version are refused."""
-MAX_TOKENS = 2**24
-"""Tokens of one trajectory."""
-MAX_GROUP_SIZE = 4096
-"""Trajectories of one group."""
 MAX_ADDRESS = 512
 """Characters of an engine's address."""
 LOGPROB_TOLERANCE = 1e-3
@@ -271,9 +270,10 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
     _check_arrays(arrays, where)
     status, failure = _outcome(fields)
     turns = _turns_from_list(fields.take("turns", list), len(arrays["token_ids"]), f"{where}.turns")
+    index = fields.integer("episode_index", low=0, high=MAX_GROUP_SIZE - 1)
     trajectory = Trajectory(
         task_id=fields.text("task_id", allow_empty=False),
-        episode_index=fields.integer("episode_index", low=0, high=MAX_GROUP_SIZE - 1),
+        episode_index=index,
         token_ids=arrays["token_ids"],
         loss_mask=arrays["loss_mask"],
         behavior_logprobs=arrays["behavior_logprobs"],
@@ -286,7 +286,7 @@ def trajectory_from_map(raw: Any, where: str = "trajectory") -> Trajectory:
         failure=failure,
         error=fields.text("error"),
         timing=fields.numbers("timing"),
-        info=fields.free_form("info"),
+        info=checked_info(fields.take("info", dict), f"{where}.info", index),
         conversation=fields.long_text("conversation", MAX_CHARACTERS),
         routed_experts=_experts_from_map(fields, len(arrays["token_ids"])),
         images=_images_from_map(fields, arrays["loss_mask"]),
@@ -363,8 +363,10 @@ def _array_from_map(raw: dict[str, Any], dtype: str, where: str) -> np.ndarray:
     fields.close()
     if given != dtype:
         raise InputError(f"{where}.dtype must be {dtype!r}, got {given[:16]!r}")
-    if len(shape) != 1 or type(shape[0]) is not int or not 0 <= shape[0] <= MAX_TOKENS:
-        raise InputError(f"{where}.shape must be [L] with L at most {MAX_TOKENS}, got {str(shape)[:64]}")
+    if len(shape) != 1 or type(shape[0]) is not int or not 0 <= shape[0] <= MAX_TRAJECTORY_TOKENS:
+        raise InputError(
+            f"{where}.shape must be [L] with L at most {MAX_TRAJECTORY_TOKENS}, got {str(shape)[:64]}"
+        )
     if len(data) != shape[0] * np.dtype(dtype).itemsize:
         raise InputError(f"{where}.data must have {shape[0]} items of {dtype}, got {len(data)} bytes")
     # The highest byte is found in a twentieth of the time that counting takes.

@@ -14,7 +14,9 @@ MAX_INT = 2**53
 MAX_NUMBER = 1e30
 """Rewards and times stay finite in float32, and so do their sums."""
 MAX_NESTING = 64
-"""Depth of the free-form parts (`Task.data`, `Trajectory.info`)."""
+"""Depth of the free-form parts (`Task.data`)."""
+MAX_NAMES = 1024
+"""Named numbers of one map, such as the components of a reward."""
 
 T = TypeVar("T")
 
@@ -83,8 +85,10 @@ class Fields:
         return self.text(name)
 
     def numbers(self, name: str) -> dict[str, float]:
-        """A map from names to finite floats."""
+        """A map from at most `MAX_NAMES` names to finite floats."""
         raw = self.take(name, dict)
+        if len(raw) > MAX_NAMES:
+            raise InputError(f"{self.where}.{name} must have at most {MAX_NAMES} names, got {len(raw)}")
         for key in raw:
             check_text(key, f"{self.where}.{name} key")
         return {key: self._as_number(value, f"{name}[{key!r}]", -math.inf) for key, value in raw.items()}

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import inspect
 import json
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from asyncrl.agent_time import SHARE
 from asyncrl.config import Config
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
@@ -65,38 +67,89 @@ def env_services(config: Config) -> int:
         return env.services
     if env.processes or env.secrets or "env" in limits:
         return limits.get("env", (1, 1))[0]
-    return 0 if runs_in_worker(load_env(env.name)) else 1
+    return 0 if runs_in_worker(load_env(env.name), env.config) else 1
 
 
-def check_place(name: str, services: int | Literal["auto"]) -> None:
+def check_place(name: str, services: int | Literal["auto"], config: dict[str, Any] | None = None) -> None:
     """Check that an environment may run where `env.services` puts it. Raises `ConfigError`."""
-    if services == 0 and not runs_in_worker(load_env(name)):
+    if services == 0 and not runs_in_worker(load_env(name), config):
         raise ConfigError(
             f"env.services: 0 runs sessions in the rollout workers, which environment {name!r} does not allow "
             "(`in_worker`); allowed: at least 1"
         )
 
 
-def check_environment(name: str, config: Mapping[str, Any], task: Task, where: str = "env.config") -> None:
-    """Make an environment for `task` and close it. Raises `ConfigError` if it refuses its settings.
+def provided(name: str, config: Mapping[str, Any], where: str = "env.config") -> frozenset[str]:
+    """Return what an environment's steps give, by its class; of one that plays others, what all of these give."""
+    env_class = load_env(name)
+    if name in ELSEWHERE:
+        # What an agent's program reports of its episodes may have components.
+        return frozenset({"components"})
+    inner = list(_inner(env_class, config, where))
+    if not inner:
+        return env_class.provides
+    return frozenset.intersection(*(provided(one, settings, place) for place, one, settings in inner))
+
+
+def check_provided(name: str, config: Mapping[str, Any], needed: Mapping[str, str]) -> None:
+    """Refuse an environment that lacks what an objective reads.
+
+    needed: words of `Env.provides`, each with the key and value that asks for it. Raises `ConfigError`.
+    """
+    given = provided(name, config)
+    for word, key in needed.items():
+        if word not in given:
+            raise ConfigError(
+                f"env.name: {name!r} gives no {word} (`Step.{word}`), which {key} learns from; choose an environment "
+                f'that does, or, if this one gives them, say so in its class: `provides = frozenset({{"{word}"}})`'
+            )
+
+
+def check_environment(
+    name: str,
+    config: Mapping[str, Any],
+    task: Task,
+    where: str = "env.config",
+    fails: bool = False,
+    step_timeout_s: float = math.inf,
+) -> bool:
+    """Make an environment for `task` and close it; return whether it, or one inside it, offers tools.
+
+    Raises `ConfigError` if it refuses its settings, or allows what the agent starts more time than a step of
+    `step_timeout_s` has for it.
+
+    fails: raise `EpisodeError`, too, where its constructor fails.
 
     Settings it passes on are tried on the first training task of each environment. Other exceptions of a constructor
     are environment failures like any other. Raises `DeadlineError` if it takes longer than a session may.
     """
     env_class = load_env(name)
     inner = list(_inner(env_class, config, where))
+    offered = False
     for inner_where, inner_name, inner_config in inner:
         first = first_task(inner_name, inner_config, "train", inner_where)
-        check_environment(inner_name, inner_config, first, inner_where)
+        inside = check_environment(
+            inner_name, inner_config, first, inner_where, step_timeout_s=step_timeout_s
+        )
+        offered = inside or offered
     if inner or name in ELSEWHERE:
-        return
+        return offered
     backend = dict({p.name: p.default for p in _parameters(env_class.__init__)}, **config).get("sandbox")
     try:
-        asyncio.run(_make(env_class, name, dict(config), task, backend))
+        offers_tools, least_s = asyncio.run(_make(env_class, name, dict(config), task, backend))
     except InputError as error:
         raise ConfigError(f"{error} (tried on task {task.id!r})") from error
     except EpisodeError:
-        return
+        if fails:
+            raise
+        return bool(env_class.tools)
+    if least_s > step_timeout_s:
+        raise ConfigError(
+            f"env.step_timeout_s: must be at least {math.ceil(least_s)} with the time limits of {name!r} ({where}, or "
+            f"what task {task.id!r} says), got {step_timeout_s:g}; what the agent starts in a step gets "
+            f"{SHARE:.0%} of it. Raise it, or lower the limits"
+        )
+    return offers_tools
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
@@ -111,13 +164,18 @@ def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "e
     return found
 
 
-async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> None:
+async def _make(
+    env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any
+) -> tuple[bool, float]:
+    """Return whether the environment offers tools, and the least limit of a step that it needs, in seconds."""
     if isinstance(backend, str):
         # Environments that run code have a setting of this name for their sandbox.
         await choose(backend)
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
         await calls.construct(task, config, RESET_TIMEOUT_S)
+        # An environment of another library may be no `Env`.
+        return bool(calls.env.tools), float(getattr(calls.env, "least_step_s", lambda: 0.0)())
     finally:
         with contextlib.suppress(Exception):
             await calls.close(CLOSE_TIMEOUT_S)

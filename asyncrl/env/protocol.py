@@ -90,6 +90,8 @@ class Step:
     """Tools of a new conversation."""
     rewards: dict[str, float] = field(default_factory=dict)
     """Rewards of further agents by name, credited to the last turn of each."""
+    extracted: str = ""
+    """What was taken as the answer, for people to read; "" where nothing is looked for, or found."""
 
 
 class Env:
@@ -108,6 +110,9 @@ class Env:
     """Its sessions may run in the rollout worker's own process (`env.services = 0`). Set True only if every method
     takes microseconds or awaits, nothing that a model wrote is executed, and no other process is started. A class says
     it of itself: it is not inherited."""
+    provides: ClassVar[frozenset[str]] = frozenset()
+    """What its steps give beside messages and rewards: "components" (`Step.components`), "matches" (`Step.matches`).
+    An objective that reads these is refused for an environment that does not say that it gives them."""
     max_turns: int = 16
     """Turns after which an episode is truncated, unless the recipe sets a lower limit."""
 
@@ -133,6 +138,11 @@ class Env:
         `env.limits` applies to it, too.
         """
         return None
+
+    def least_step_s(self) -> float:
+        """Return the least `env.step_timeout_s` with which what the agent starts in a step may take as long as the
+        settings allow it to (`asyncrl.agent_time.needed_s`); 0.0 where nothing is started."""
+        return 0.0
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
         """Return the opening messages (system, user)."""

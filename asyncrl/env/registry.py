@@ -19,6 +19,7 @@ ENVS: dict[str, str] = {
     "browser": "asyncrl.envs.browser.env:Browser",
     "calculator": "asyncrl.envs.calculator.env:Calculator",
     "code": "asyncrl.envs.code.env:Code",
+    "dataset": "asyncrl.envs.dataset.env:Dataset",
     "countdown": "asyncrl.envs.countdown.env:Countdown",
     "gridworld": "asyncrl.envs.gridworld.env:Gridworld",
     "mix": "asyncrl.envs.mix.env:Mix",
@@ -65,8 +66,14 @@ def names_inside(task: Task, config: dict[str, Any]) -> list[str]:
     return names
 
 
-def runs_in_worker(env_class: type[Env]) -> bool:
-    """Return whether a class says of itself, not by inheritance, that its sessions may run in a rollout worker."""
+def runs_in_worker(env_class: type[Env], config: dict[str, Any] | None = None) -> bool:
+    """Return whether a class says of itself, not by inheritance, that its sessions may run in a rollout worker.
+
+    config: settings of the environment, for one where that depends on them. Raises `ConfigError` for wrong ones.
+    """
+    asked = vars(env_class).get("in_worker_with")
+    if asked is not None and config is not None:
+        return bool(asked.__get__(None, env_class)(**config))
     return bool(vars(env_class).get("in_worker", False))
 
 

@@ -10,12 +10,14 @@ from asyncrl.textfile import json_records
 from asyncrl.types import Task
 
 KEYS = {"id", "seed", "split", "data"}
+SPLITS = ("train", "heldout")
 
 
 def read_task_file(path: str | Path, env: str) -> list[Task]:
     """Read a task file for `env`.
 
-    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` is required.
+    Each line is `{"id": ..., "seed": ..., "split": ..., "data": {...}}`; only `id` is required. Tasks whose split is
+    "heldout" are for evaluation, those whose split is "train", or left out, are trained on.
     Raises `ConfigError` when the file cannot be read, `InputError` naming file and line when one is broken.
     """
     tasks: list[Task] = []
@@ -47,4 +49,7 @@ def _parse(record: dict[str, Any], env: str) -> Task:
         raise ValueError(f"seed: must be an integer, got {seed!r}")
     if not isinstance(data, dict):
         raise ValueError(f"data: must be an object, got {data!r}")
-    return Task(id=str(record["id"]), env=env, seed=seed, split=str(record.get("split", "train")), data=data)
+    split = record.get("split", "train")
+    if split not in SPLITS:
+        raise ValueError(f"split: must be {' or '.join(map(repr, SPLITS))}, got {split!r}")
+    return Task(id=str(record["id"]), env=env, seed=seed, split=split, data=data)

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from asyncrl.data.codec import MAX_GROUP_SIZE
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.gateway.export import Verdict, export_tree
 from asyncrl.gateway.tree import Call, CallTree, add_components
 from asyncrl.generation import Generated
-from asyncrl.types import FailureClass, Status, Trajectory
+from asyncrl.types import MAX_GROUP_SIZE, FailureClass, Status, Trajectory
 
 
 class EpisodeEnded(ConflictError):

@@ -18,12 +18,12 @@ from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import found_gpus
-from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.evaluate import EvalResult
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, pin_policy
 from asyncrl.launch.placement import placed, plan
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles import Roles
+from asyncrl.launch.supervised import start_model
 from asyncrl.launch.tasks import PoolPlan, TaskPlan
 from asyncrl.launch.train import TrainRun, print_status
 from asyncrl.run.folder import RunFolder, private_folder
@@ -43,8 +43,7 @@ class SharedEngine:
     """One engine that serves successive runs of one environment."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        path = config.model.path
-        self.model = str(cached_base_model(config)) if path == "sft" else path
+        self.model = start_model(config)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         # As in a run of its own, which leaves the trainer its part of a GPU that both use.

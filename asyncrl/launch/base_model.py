@@ -17,6 +17,11 @@ from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
 
 STDERR = 2
+OF_THE_TINY_MODEL = (
+    *("hidden_size", "num_layers", "episodes", "oracle_fraction", "oracle_first", "observation_weight"),
+    *("concurrency", "steps", "batch_size", "learning_rate"),
+)
+"""Settings of `[sft]` on which it depends."""
 FORMAT = 3
 """Increased when the recipe for the base model changes, so that caches of older code are not used."""
 
@@ -30,7 +35,7 @@ def base_model_key(config: Config) -> str:
         source = source_file("env.name", module).read_text(encoding="utf-8")
     parts = {
         "format": FORMAT,
-        "sft": config.sft.model_dump(),
+        "sft": {key: value for key, value in config.sft.model_dump().items() if key in OF_THE_TINY_MODEL},
         "env": [name, config.env.config, *([source] if source else [])],
         "max_model_len": config.engine.max_model_len,
     }

@@ -10,33 +10,45 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.algo.registry import did_you_mean
+from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
-from asyncrl.chat.vllm_parsers import check_tokenizer
+from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
 from asyncrl.config_checks import check_curriculum, check_minimax, check_objective
-from asyncrl.config_sections import SELF_TEACHER, is_loaded, is_url
-from asyncrl.env.config_check import check_environment, check_place, check_settings, first_task
+from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
+from asyncrl.env.config_check import (
+    check_environment,
+    check_place,
+    check_provided,
+    check_settings,
+    first_task,
+)
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
-from asyncrl.env.tasks import read_task_file
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, EpisodeError
 from asyncrl.gateway.agents import load_agent
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines, check_one_machine
-from asyncrl.launch.tasks import pool_of
+from asyncrl.launch.tasks import has_rows, pool_of, tasks_of
+from asyncrl.rewards import load_reward
+from asyncrl.rollout.answers import has_answer
+from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
+from asyncrl.types import Task
 from asyncrl.weights.nixl_agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 
 
@@ -47,6 +59,7 @@ def check_recipe(config: Config) -> None:
     """
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_objective(one)
+        check_provided(one.env.name, one.env.config, env_needs(one))
     check_minimax(config)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
@@ -55,6 +68,26 @@ def check_recipe(config: Config) -> None:
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
             load_env(name, "env.limits")
+
+
+def env_needs(config: Config) -> dict[str, str]:
+    """Return what the objective reads of an environment's steps (`Env.provides`), with the key that asks for it."""
+    settings = resolve_settings(config.algo)
+    words = part_needs("advantage", settings["advantage"])
+    asking = f"algo.advantage.name={settings['advantage']['name']!r}"
+    return {word: asking for word in ("components", "matches") if word in words}
+
+
+def check_answers(config: Config, task: Task) -> None:
+    """Refuse an objective that asks how likely the right answer is for a task that has none. Raises `ConfigError`."""
+    for one in (config, *(config.policy(name) for name in config.policies)):
+        settings = resolve_settings(one.algo)
+        if "answers" in needed(settings) and not has_answer(task):
+            raise ConfigError(
+                f"algo.advantage.name: {settings['advantage']['name']!r} reads how likely the right answer is, so "
+                f"each task's data must have it as 'answer', a text or message; task {task.id!r} of "
+                f"{config.env.name!r} has {task.data.get('answer')!r}"
+            )
 
 
 def check_carrier(transfer: str) -> None:
@@ -69,11 +102,12 @@ def check_carrier(transfer: str) -> None:
         )
 
 
-def check_run(config: Config, alone: bool = True) -> None:
+def check_run(config: Config, alone: bool = True) -> list[str]:
     """Check everything that can be known before a run starts: the recipe, tasks, models, agent and environment.
 
     alone: whether the run is on this machine only, and so needs all its GPUs here.
-    Raises `ConfigError` and `InputError` naming the key, the value and what is allowed.
+    Returns what is worth knowing of the model, a line each. Raises `ConfigError` and `InputError` naming the key, the
+    value and what is allowed.
     """
     check_recipe(config)
     if alone:
@@ -81,10 +115,12 @@ def check_run(config: Config, alone: bool = True) -> None:
         plan(config, found_gpus())
     else:
         check_machines(config)
-    check_tasks(config)
+    tools = check_tasks(config)
     check_pool(config)
     _check_whole(check_model("model.path", config.model.path, config), "model.path", config.model.path)
-    check_turn_format(config)
+    if config.sft.data:
+        check_supervised(config)
+    notes = check_turn_format(config, tools)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
@@ -103,25 +139,82 @@ def check_run(config: Config, alone: bool = True) -> None:
         path = getattr(config, section).path
         if is_loaded(path):
             check_model(f"{section}.path", path, config, policy=False)
+    return notes
 
 
-def check_tasks(config: Config) -> None:
-    """Check that there are tasks, and that the environment takes its settings and the first of them."""
+def check_tasks(config: Config) -> bool:
+    """Check that there are tasks, and that the environment takes its settings and the first of them; return whether it
+    offers tools.
+
+    Every row of `[data]` is read. Raises `ConfigError`, `InputError`.
+    """
     env = config.env
-    check_place(env.name, env.services)
-    listed = read_task_file(env.task_file, env.name) if env.task_file else None
-    task = listed[0] if listed else first_task(env.name, env.config, "train")
+    check_place(env.name, env.services, env.config)
+    task = _first_task(config, "train")
+    check_answers(config, task)
+    heldout = None
     if config.eval.tasks:
         try:
-            first_task(env.name, env.config, "heldout")
+            heldout = _first_task(config, "heldout")
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; eval.tasks={config.eval.tasks} needs some, 0 goes without"
             ) from error
+    if has_rows(config):
+        check_rewards(config)
     if env.name in ELSEWHERE:
         check_agent(env.config)
-    else:
-        check_environment(env.name, env.config, task)
+        return False
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    if env.task_file and heldout is not None:
+        _check_heldout(config, heldout)
+    return offers_tools
+
+
+def _first_task(config: Config, split: str) -> Task:
+    """Return the first task of a split. Raises `ConfigError` where there is none."""
+    env = config.env
+    if not has_rows(config) and not env.task_file:
+        return first_task(env.name, env.config, split)
+    if (found := next(tasks_of(config, split), None)) is not None:
+        return found
+    if has_rows(config):
+        raise ConfigError(
+            "data.train: missing; name the rows to train on"
+            if split == "train"
+            else "data.heldout: there is no held-out row; name some, or raise data.heldout_share"
+        )
+    raise ConfigError(
+        f"env.task_file: {env.task_file} has no task of the split {split!r}, nor has {env.name!r}"
+    )
+
+
+def _check_heldout(config: Config, task: Task) -> None:
+    """Refuse held-out tasks that are not in the task file, and that the environment cannot be made for."""
+    env = config.env
+    try:
+        check_environment(env.name, env.config, task, fails=True)
+    except EpisodeError as error:
+        raise ConfigError(
+            f"env.task_file: {env.task_file} has no task whose split is 'heldout', and {env.name!r} cannot play its "
+            f"own ({str(error).splitlines()[0]}); give some, or eval.tasks=0"
+        ) from error
+
+
+def check_rewards(config: Config) -> None:
+    """Check that rows have a reward, or a judge. Raises `ConfigError`."""
+    spec = resolved(config.data).reward
+    if spec:
+        load_reward(spec)
+    if config.env.name == DATASET and not spec and not config.judge.url:
+        raise ConfigError(
+            "data.reward: missing; name one (docs/rewards.md), such as math, exact, choice, or my.py:f, or give a "
+            "judge.url"
+        )
+    if config.env.name != DATASET and config.data.reward:
+        raise ConfigError(
+            f"data.reward: must be left out for env.name={config.env.name!r}, which scores its answers itself"
+        )
 
 
 def check_pool(config: Config) -> None:
@@ -134,21 +227,26 @@ def check_pool(config: Config) -> None:
         make(pool_of(config))
 
 
-def check_evaluation(config: Config) -> None:
-    """Check what can be known before an evaluation of `model.path` starts. Raises `ConfigError`."""
+def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpoint") -> list[str]:
+    """Check what can be known before tasks of a split are played by `model.path`; return what is worth knowing of it.
+
+    key: names the model in errors. Raises `ConfigError`, `InputError`.
+    """
     env = config.env
     check_settings(env.name, env.config)
-    check_place(env.name, env.services)
-    task = first_task(env.name, env.config, "heldout")
-    check_model("checkpoint", config.model.path, config)
-    check_turn_format(config)
+    check_place(env.name, env.services, env.config)
+    task = _first_task(config, split)
+    if has_rows(config):
+        check_rewards(config)
+    check_model(key, config.model.path, config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
     if env.name in ELSEWHERE:
         check_agent(env.config)
-    else:
-        check_environment(env.name, env.config, task)
+        return check_turn_format(config, False)
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    return check_turn_format(config, offers_tools)
 
 
 def check_agent(settings: dict[str, Any]) -> None:
@@ -202,7 +300,6 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
-        "engine.explorers": config.engine.explorers > 0,
         "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,
@@ -218,14 +315,54 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
             )
 
 
-def check_turn_format(config: Config) -> None:
-    """Check that the tokenizer has the tokens that parsers of vLLM need; in a process of its own, which takes seconds.
+def check_supervised(config: Config) -> None:
+    """Check the model and rows of a supervised training, each row once. Raises `ConfigError` and `InputError`."""
+    check_model("model.path", config.model.path, config)
+    if learns_from_rows(config):
+        for rows in open_rows(config):
+            if rows is not None:
+                rows.check()
+    elif run_folder(config) is None:
+        check_settings(config.env.name, config.env.config)
+        if load_env(config.env.name).oracle is Env.oracle:
+            raise ConfigError(
+                f"sft.data: {SCRIPTED!r} are episodes of a scripted expert, and {config.env.name!r} has no oracle"
+            )
 
-    Raises `ConfigError`.
+
+def check_turn_format(config: Config, needs_tools: bool) -> list[str]:
+    """Check that the chat template shows what the tasks need, and that the tokenizer has the tokens that parsers of
+    vLLM need; in a process of its own, which takes seconds.
+
+    needs_tools: whether the environment offers tools. Returns what is worth knowing, a line each. Raises `ConfigError`.
     """
     model = config.model
-    if model.path != "sft" and needs_vllm(model.tool_format, model.reasoning_format):
-        check_tokenizer(model.path, model.tool_format, model.reasoning_format)
+    if model.chat_template and not Path(model.chat_template).expanduser().is_file():
+        raise ConfigError(f"model.chat_template: there is no file {model.chat_template!r}")
+    parsers = needs_vllm(model.tool_format, model.reasoning_format)
+    if model.path == "sft" or not (parsers or model.chat_template or has_tokenizer(model.path)):
+        return []
+    return check_chat(
+        {
+            "model": model.path,
+            "tool_format": model.tool_format,
+            "reasoning_format": model.reasoning_format,
+            "template_args": model.chat_template_args,
+            "template_file": model.chat_template,
+            "needs_tools": needs_tools,
+        }
+    )
+
+
+def has_tokenizer(path: str) -> bool:
+    """Return whether a model's tokenizer is at hand: in its folder, or among what the hub's client has kept."""
+    if Path(path).is_dir():
+        return any((Path(path) / name).exists() for name in TOKENIZER_FILES)
+    import huggingface_hub
+
+    return any(
+        isinstance(huggingface_hub.try_to_load_from_cache(path, name), str) for name in TOKENIZER_FILES
+    )
 
 
 def _check_expert(key: str, config: Config) -> None:

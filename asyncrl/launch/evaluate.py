@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,13 +20,19 @@ from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.placement import env_names
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
+from asyncrl.launch.tasks import tasks_of
+from asyncrl.progress import Progress, elapsing
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
 from asyncrl.tls import client_context
 from asyncrl.together import together
-from asyncrl.types import FailureClass, Group
+from asyncrl.types import FailureClass, Group, Task
 
 RETRY_PAUSE_S = 1.0
+TELL_S = 1.0
+"""Between two looks at whether to say how far the tasks are."""
+
+Seen = Callable[[Group], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +129,13 @@ async def evaluate_with(
     samples: int,
     token: str | None = None,
     retry_s: float = 0.0,
+    seen: Seen | None = None,
 ) -> EvalResult:
-    """See `evaluate`. When the worker dies meanwhile, the call is repeated for `retry_s` while the worker restarts."""
-    return summarize(await _play(worker_url, config, env, tasks, samples, token, retry_s), samples)
+    """See `evaluate`. When the worker dies meanwhile, the call is repeated for `retry_s` while the worker restarts.
+
+    seen: called with each task's group as soon as it has been played.
+    """
+    return summarize(await _play(worker_url, config, env, tasks, samples, token, retry_s, seen), samples)
 
 
 def play_checkpoint(
@@ -132,13 +143,27 @@ def play_checkpoint(
 ) -> list[Group]:
     """Start an engine, environments and a worker in `folder`, play the held-out tasks, and stop them."""
     load_env(env)
-    config = config.model_copy(update={"env": config.env.model_copy(update={"name": env})})
+    config = _of_env(config, env)
+    return play_tasks(config, folder, checkpoint, list(islice(tasks_of(config, "heldout"), tasks)), samples)
+
+
+def play_tasks(
+    config: Config,
+    folder: Path,
+    checkpoint: str,
+    tasks: Sequence[Task],
+    samples: int,
+    seen: Seen | None = None,
+) -> list[Group]:
+    """Start an engine, environments and a worker in `folder`, play tasks `samples` times each, and stop them."""
     process_group = ProcessGroup(folder)
     (folder / "config.json").write_text(config.model_dump_json())
     try:
-        worker = start_player(process_group, config, folder, checkpoint)[-1]
+        with elapsing("starting an engine and a rollout worker"):
+            worker = start_player(process_group, config, folder, checkpoint)[-1]
         token = process_group.credentials.bearer("rollout")
-        return asyncio.run(_play(worker.url, config, env, tasks, samples, token))
+        body = [task_to_map(task) for task in tasks]
+        return asyncio.run(_run(worker.url, body, samples, config, token, 0.0, seen))
     finally:
         process_group.stop()
 
@@ -171,14 +196,25 @@ async def _play(
     samples: int,
     token: str | None,
     retry_s: float = 0.0,
+    seen: Seen | None = None,
 ) -> list[Group]:
-    chosen = list(islice(load_env(env).tasks("heldout", env, **config.env.config), tasks))
+    chosen = list(islice(tasks_of(_of_env(config, env), "heldout"), tasks))
     body = [task_to_map(task) for task in chosen]
-    return await _run(worker_url, body, samples, config, token, retry_s)
+    return await _run(worker_url, body, samples, config, token, retry_s, seen)
+
+
+def _of_env(config: Config, env: str) -> Config:
+    return config.model_copy(update={"env": config.env.model_copy(update={"name": env})})
 
 
 async def _run(
-    url: str, tasks: list[dict[str, Any]], samples: int, config: Config, token: str | None, retry_s: float
+    url: str,
+    tasks: list[dict[str, Any]],
+    samples: int,
+    config: Config,
+    token: str | None,
+    retry_s: float,
+    seen: Seen | None = None,
 ) -> list[Group]:
     """Have each task played by a call of its own, as many at once as the engines decode.
 
@@ -187,15 +223,30 @@ async def _run(
     headers = {"Content-Type": "application/msgpack"} | authorization(bearer(token, "rollout"))
     timeout = aiohttp.ClientTimeout(total=task_timeout_s(config))
     at_once = asyncio.Semaphore(max(1, config.engine.max_num_seqs * config.engine.count // samples))
+    told = Progress("playing tasks", len(tasks), "tasks")
     same = {"samples": samples, "temperature": config.eval.temperature, "seed": config.run.seed}
 
     async def play(task: dict[str, Any]) -> Group:
         async with at_once:
-            return await call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
+            group = await call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
+        told.advance(1)
+        if seen is not None:
+            seen(group)
+        return group
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TELL_S)
+            told.advance(0)
 
     connector = aiohttp.TCPConnector(limit=0, ssl=client_context() or True)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
-        return await together(play(task) for task in tasks)
+        telling = asyncio.create_task(tell())
+        try:
+            return await together(play(task) for task in tasks)
+        finally:
+            telling.cancel()
+            told.end()
 
 
 def task_timeout_s(config: Config) -> float:

@@ -40,7 +40,7 @@ from asyncrl.launch.recorded_turns import (
     common_prefix,
     shown,
 )
-from asyncrl.launch.train import base_model
+from asyncrl.launch.supervised import start_model
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.given_prefix import GivenPrefix
 from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest
@@ -123,7 +123,7 @@ def find_recorded(folder: Path, trajectory: str) -> Recorded:
         raise ConfigError(f"replay: {path} has no episode {index} of group {group!r}")
     if not named.get("task_json"):
         raise ConfigError(
-            f"replay: {path} was written by an earlier asyncrl, which did not record the whole task"
+            f"replay: {path} does not hold the whole task of episode {index} of group {group!r}"
         )
     task = task_from_map(json.loads(named["task_json"]))
     rows = tuple(row for row in found if _rollout(row) == _rollout(named))
@@ -181,7 +181,7 @@ def nearest_checkpoint(recorded: Recorded, config: Config) -> tuple[str, str]:
         for path in (recorded.folder / "checkpoints").glob(f"step-*/{MARKER}")
     }
     version = min([0, *kept], key=lambda one: (abs(one - wanted), one))
-    path = kept.get(version) or base_model(config)
+    path = kept.get(version) or start_model(config)
     if version == wanted:
         return path, f"sampled by version {version}, which sampled the recorded one"
     return (
@@ -230,7 +230,7 @@ def matched(
 
 
 def _play(recorded: Recorded, config: Config, model: str, generator: Turns, how: str) -> PlayedAgain:
-    renderer = load_renderer(model)
+    renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
     anew = isinstance(generator, EngineClient)
     played = asyncio.run(_episode(recorded, config, renderer, generator, anew))
     following = max(row["episode_index"] for row in recorded.rows) + 1
@@ -332,7 +332,7 @@ def _config(recorded: Recorded) -> Config:
 def _any_tokenizer(folder: Path, config: Config) -> str:
     """Return a folder that has the run's tokenizer: a checkpoint of it, or the model it began with."""
     kept = sorted((folder / "checkpoints").glob(f"step-*/{MARKER}"))
-    return str(kept[-1].parent) if kept else base_model(config)
+    return str(kept[-1].parent) if kept else start_model(config)
 
 
 def _rollout(row: Mapping[str, Any]) -> Any:

@@ -1,9 +1,10 @@
-"""The tasks of a run, planned in the buffer ahead of need."""
+"""The tasks of a run: where they come from, and how they are planned in the buffer ahead of need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.config import Config
@@ -11,6 +12,9 @@ from asyncrl.config_sections import MAX_POOL
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
+from asyncrl.evaluation.importers.records import importer
+from asyncrl.rewards.golds import gold_check
+from asyncrl.rows.data import Data, Reader, open_data
 from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
 from asyncrl.types import Task
 
@@ -68,17 +72,51 @@ class PoolPlan:
 
 
 def plan_tasks(config: Config) -> TaskPlan | PoolPlan:
-    """Return the run's tasks, from the task file or the environment. Raises `ConfigError`, `InputError`."""
+    """Return the run's tasks, from rows, the task file or the environment. Raises `ConfigError`, `InputError`."""
     if config.curriculum.name != FILE_ORDER:
         return PoolPlan(pool_of(config), config.env.num_tasks)
-    tasks: Iterator[Task]
-    if config.env.task_file:
-        tasks = iter(read_task_file(config.env.task_file, config.env.name))
-    else:
-        tasks = _numbered(load_env(config.env.name).tasks("train", config.env.name, **config.env.config))
+    tasks = tasks_of(config, "train")
     return TaskPlan(
-        own_share(tasks, config), config.env.num_tasks, FEED_FACTOR * config.buffer.groups_per_step
+        own_share(tasks if config.env.task_file else _numbered(tasks), config),
+        config.env.num_tasks,
+        FEED_FACTOR * config.buffer.groups_per_step,
     )
+
+
+def tasks_of(config: Config, split: str) -> Iterator[Task]:
+    """Return the tasks of a split ("train" or "heldout"): the rows of `[data]`, those of the task file, or the
+    environment's own.
+
+    A task file without held-out tasks leaves these to the environment. Raises `ConfigError`, `InputError`.
+    """
+    env = config.env
+    if has_rows(config):
+        return rows_of(config).tasks(split, env.name)
+    if env.task_file and (listed := [t for t in read_task_file(env.task_file, env.name) if t.split == split]):
+        return iter(listed)
+    if env.task_file and split == "train":
+        raise ConfigError(f"env.task_file: {env.task_file}: every task is held out; none is left to train on")
+    return load_env(env.name).tasks(split, env.name, **env.config)
+
+
+def has_rows(config: Config) -> bool:
+    """Whether the tasks are the rows of `[data]`."""
+    return bool(config.data.set or config.data.train or config.data.heldout)
+
+
+def rows_of(config: Config) -> Data:
+    """Return the rows of `[data]`. Raises as `open_data` does."""
+    return open_data(config.data, config.model.path, reader_of, gold_check)
+
+
+def reader_of(name: str) -> Reader:
+    """Return what makes a task's data of a row in a benchmark's format."""
+    module = importer(name)
+
+    def read(row: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(module.read(row).data)
+
+    return read
 
 
 def own_share(tasks: Iterable[Task], config: Config) -> Iterator[Task]:
@@ -88,16 +126,22 @@ def own_share(tasks: Iterable[Task], config: Config) -> Iterator[Task]:
 
 def pool_of(config: Config) -> list[Task]:
     """Return the tasks that the run's curriculum chooses among. Raises `ConfigError`, `InputError`."""
-    if config.env.task_file:
-        tasks = read_task_file(config.env.task_file, config.env.name)
-        if len(tasks) > MAX_POOL:
-            raise ConfigError(
-                f"env.task_file: a curriculum chooses among at most {MAX_POOL} tasks, got "
-                f"{len(tasks)}; shorten the file"
-            )
-        return list(own_share(tasks, config))
-    listed = load_env(config.env.name).tasks("train", config.env.name, **config.env.config)
-    return list(own_share(islice(listed, config.curriculum.pool), config))
+    listed: Iterable[Task]
+    if has_rows(config):
+        rows = rows_of(config)
+        _check_pool("data.train", rows.size("train"), "lower data.limit")
+        listed = rows.epoch(0, config.env.name)
+    elif config.env.task_file:
+        listed = list(tasks_of(config, "train"))
+        _check_pool("env.task_file", len(listed), "shorten the file")
+    else:
+        listed = islice(tasks_of(config, "train"), config.curriculum.pool)
+    return list(own_share(listed, config))
+
+
+def _check_pool(key: str, size: int, advice: str) -> None:
+    if size > MAX_POOL:
+        raise ConfigError(f"{key}: a curriculum chooses among at most {MAX_POOL} tasks, got {size}; {advice}")
 
 
 def _numbered(tasks: Iterable[Task]) -> Iterator[Task]:

@@ -23,11 +23,10 @@ from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
 from asyncrl.console import say
 from asyncrl.credentials import authorization
-from asyncrl.errors import AsyncRLError, DeadlineError, StopError
+from asyncrl.errors import AsyncRLError, ConfigError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.http_clients import open_url
 from asyncrl.launch.activity import ActivityLog
-from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.buffer_report import BufferReport
 from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
@@ -35,19 +34,23 @@ from asyncrl.launch.failures import USABLE
 from asyncrl.launch.faulty_engines import FaultyEngines
 from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
+from asyncrl.launch.phases import TrainingPhases
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.quarantine import QuarantineReport
 from asyncrl.launch.roles import PolicyRoles, Roles
+from asyncrl.launch.samples import FirstSamples, trained_samples
 from asyncrl.launch.scaling import Scaler
 from asyncrl.launch.sinks import SinkProcesses
 from asyncrl.launch.spread import ClusterOptions, check_one_machine, on_nodes
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
-from asyncrl.launch.tasks import PoolPlan, TaskPlan, plan_tasks
+from asyncrl.launch.supervised import start_model
+from asyncrl.launch.tasks import PoolPlan, TaskPlan, has_rows, plan_tasks, rows_of
 from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
+from asyncrl.progress import elapsing, progress
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
@@ -63,6 +66,8 @@ DESCRIBE_EVERY_S = 5.0
 STATUS_EVERY_S = 1.0
 DIAGNOSE_EVERY = 5
 """Steps between two looks at whether the run learns."""
+ROWS = "rows.json"
+"""File of a run folder that says which rows the run has."""
 SAVE_S = 120.0
 """How long an interrupted run waits for its last checkpoint."""
 FAST_STOP_S = 0.5
@@ -111,10 +116,11 @@ class TrainRun:
     def run(self) -> dict[str, Any]:
         """Run to the end and return the summary. Raises `AsyncRLError`; nothing is left running either way."""
         tasks = plan_tasks(self.config)
+        self._tell_of_rows()
         mark_unfinished(self.folder.path)
         self.folder.write_json("config.json", self.config.model_dump(mode="json"))
-        model = base_model(self.config)
-        self.models = {name: base_model(self.config.policy(name)) for name in self.config.policies}
+        model = start_model(self.config)
+        self.models = {name: start_model(self.config.policy(name)) for name in self.config.policies}
         # What an earlier launch has left, whose buffers were on nodes.
         self._settle()
         with self.cluster or contextlib.nullcontext():
@@ -134,6 +140,21 @@ class TrainRun:
                 raise
             self._settle()
             return result
+
+    def _tell_of_rows(self) -> None:
+        """Say which rows are trained on; refuse to go on with others than those that the run began with."""
+        if not has_rows(self.config):
+            return
+        rows, kept = rows_of(self.config), self.folder.path / ROWS
+        for note in rows.notes:
+            print_status(f"data: {note}")
+        began = json.loads(kept.read_text())["digest"] if self.resume and kept.exists() else rows.digest
+        if began != rows.digest:
+            raise ConfigError(
+                f"data: the rows are not those that {self.folder.path} began with (digest {rows.digest}, was {began}): "
+                "a file has changed; start another run, or give it the rows it had"
+            )
+        self.folder.write_json(ROWS, {"digest": rows.digest, "notes": rows.notes})
 
     def _buffers(self) -> list[tuple[Path, Config]]:
         """Return the folder and the configuration of each policy, whose buffer's ledger is in it."""
@@ -171,7 +192,8 @@ class TrainRun:
             if placement.gpus or placement.sleep or placement.lent or placement.trainers_by_turns:
                 print_status(f"placement: {placement}")
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
-            self.roles.start()
+            with elapsing("starting buffer, environments and engine(s)"):
+                self.roles.start()
             stats = asyncio.run(self.roles.supervisor.run(self._phases(tasks)))
         except KeyboardInterrupt:
             self._save_last()
@@ -299,17 +321,20 @@ class TrainRun:
         result = await evaluate_with(
             self.roles.workers[0].url, config, config.env.name, config.eval.tasks, 1,
             self.roles.credentials.bearer("rollout"), retry_s=config.run.start_timeout_s,
+            seen=FirstSamples(print_status).see if when == "before" else None,
         )  # fmt: skip
         print_status(f"held-out {when} training: {describe(result)}")
         return result
 
     async def _wait_for_trainer(self, roles: PolicyRoles) -> None:
         deadline = roles.trainer.start_deadline(self.config.run.start_timeout_s)
-        while not roles.trainer_ready():
-            if missed := deadline.missed():
-                trainer = roles.trainer
-                raise DeadlineError(f"{trainer.name} {missed}; see {trainer.log}\n{trainer.tail()}")
-            await asyncio.sleep(TICK_S)
+        with progress(f"waiting for {roles.trainer.name} to load its model") as goes_on:
+            while not roles.trainer_ready():
+                if missed := deadline.missed():
+                    trainer = roles.trainer
+                    raise DeadlineError(f"{trainer.name} {missed}; see {trainer.log}\n{trainer.tail()}")
+                goes_on(0)
+                await asyncio.sleep(TICK_S)
 
     async def _train(self, client: BufferClient, tasks: TaskPlan | PoolPlan) -> None:
         """Feed tasks and show progress until the trainer ends."""
@@ -334,6 +359,7 @@ class TrainRun:
         checkpoint_error = ""
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         faulty_engines = FaultyEngines(self.roles)
+        phases, step = TrainingPhases(self.config.train.num_steps, self.config.buffer.groups_per_step), None
         activity = self._activity_log()
         full_trainers = self._full_trainers()
         scaler: Scaler | EngineMoves | None = None
@@ -373,8 +399,13 @@ class TrainRun:
                     for line in self.sinks.failures():
                         print_status(line)
                     described = time.monotonic()
+            phases.tick(stats, step)
             for record in observer.steps.new():
-                show(record["step"], record)
+                if step is None and self.eval_before is None:
+                    for sample in trained_samples(self.folder.path):
+                        print_status(sample)
+                step = record["step"]
+                show(step, record)
                 if record["step"] % DIAGNOSE_EVERY == 0:
                     for finding in await asyncio.to_thread(observer.new_warnings):
                         print_status(f"{finding.kind}: {finding.what}\n    -> {finding.advice}")
@@ -385,6 +416,7 @@ class TrainRun:
                     print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)
+        phases.end()
 
     def _full_trainers(self) -> list[FullTrainer]:
         """Return what brings trainers over several machines back to all of them."""
@@ -474,11 +506,6 @@ class TrainRun:
 
 def _policy_result(roles: PolicyRoles, stats: dict[str, Any]) -> PolicyResult:
     return PolicyResult(roles.folder, roles.config.buffer.max_staleness, stats)
-
-
-def base_model(config: Config) -> str:
-    """Return the model to start from; "sft" means the tiny base model, trained once and cached."""
-    return str(cached_base_model(config)) if config.model.path == "sft" else config.model.path
 
 
 def describe(result: EvalResult) -> str:

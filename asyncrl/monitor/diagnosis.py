@@ -190,6 +190,22 @@ def collapse(run: Observed) -> Finding | None:
     )  # fmt: skip
 
 
+def guard_acted(run: Observed) -> Finding | None:
+    """The collapse guard has changed the run."""
+    acted = [step for step in run.steps if step.get("guard/said")]
+    if not acted:
+        return None
+    back = sum("back to version" in str(step["guard/said"]) for step in acted)
+    scale = run.values("guard/rate_scale")[-1:] or [1.0]
+    return Finding(
+        "guard_acted", "not learning",
+        f"train.collapse_guard acted in {len(acted)} steps and went back to a checkpoint in {back} of them; the "
+        f"learning rate is {scale[0]:g} of the scheduled one. The last: {acted[-1]['guard/said']}",
+        "if the reward only dips, as it does under staleness, set train.collapse_guard = false; if the run does "
+        "collapse, lower train.learning_rate or buffer.max_staleness",
+    )  # fmt: skip
+
+
 def entropy_collapse(run: Observed) -> Finding | None:
     """The policy is nearly deterministic although its reward is not high."""
     surprise = [math.log(v) for v in run.values("mismatch/perplexity_behavior") if v > 0]
@@ -330,8 +346,9 @@ def loaded_machine(run: Observed) -> Finding | None:
 
 
 RULES: tuple[Callable[[Observed], Finding | None], ...] = (
-    failed_episodes, restarts, skipped_steps, vain_prefills, collapse, no_signal, flat_reward, entropy_collapse,
-    ratio_drift, engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache, loaded_machine,
+    failed_episodes, restarts, skipped_steps, vain_prefills, collapse, guard_acted, no_signal, flat_reward,
+    entropy_collapse, ratio_drift, engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache,
+    loaded_machine,
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ _QUERIES = {
 
 def read_ledger(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the groups by state, the dropped ones by reason, the failed episodes by class with the first and the
-    newest error, and the quarantined workers. Everything is empty where there is no ledger, or an older one."""
+    newest error, and the quarantined workers. Everything is empty where there is no ledger."""
     path = folder / "ledger.sqlite"
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in _QUERIES}
     if not path.is_file():
@@ -30,6 +30,6 @@ def read_ledger(folder: Path) -> dict[str, list[dict[str, Any]]]:
             for name, query in _QUERIES.items():
                 found[name] = [dict(row) for row in database.execute(query)]
     except sqlite3.Error:
-        # The buffer may be writing it for the first time, or it is of a version before these tables.
+        # The buffer may be writing it for the first time.
         return found
     return found

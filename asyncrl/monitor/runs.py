@@ -150,7 +150,7 @@ def _writes(folder: Path) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return a run's configuration as it was written, which may be of an earlier version of asyncrl."""
+    """Return a run's configuration as it was written, of which the values are not checked."""
     config = read_json(folder / "config.json") or {}
     for section in ("train", "env", "algo", "model"):
         # Any folder may hold a file of this name.

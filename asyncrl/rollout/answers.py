@@ -11,6 +11,12 @@ from asyncrl.errors import ConfigError, EnvironmentFailure, InputError
 from asyncrl.types import ANSWER_IDS, Message, Task, Trajectory
 
 
+def has_answer(task: Task) -> bool:
+    """Return whether a task has its right answer, as a text or a message."""
+    answer = task.data.get("answer")
+    return isinstance(answer, str | dict) and bool(answer)
+
+
 def answer_ids(task: Task, encode: Callable[[Message], np.ndarray]) -> list[int]:
     """Return the ids a policy would sample to give `task.data["answer"]`: the text of a last turn, or a message.
 
@@ -18,7 +24,7 @@ def answer_ids(task: Task, encode: Callable[[Message], np.ndarray]) -> list[int]
     cannot write it.
     """
     answer = task.data.get("answer")
-    if not isinstance(answer, str | dict) or not answer:
+    if not isinstance(answer, str | dict) or not has_answer(task):
         raise EnvironmentFailure(
             f"task {task.id}: algo.advantage reads how likely the right answer is, so the task's data must have it as "
             f"'answer', a text or message; got {answer!r}"

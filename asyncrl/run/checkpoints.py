@@ -27,8 +27,8 @@ def checkpoint_path(folder: Path, version: int) -> Path:
 
 
 def state_folder(path: Path) -> Path:
-    """Return the path of a checkpoint's training state; older checkpoints hold it beside the policy."""
-    return path if (path / VALUES).is_file() else path / STATE
+    """Return the path of a checkpoint's training state."""
+    return path / STATE
 
 
 def state_file(rank: int) -> str:
@@ -66,20 +66,3 @@ def listed_files(path: Path, written: str | bytes) -> dict[str, tuple[int, str]]
         if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
             raise InputError(f"checkpoint {path}: {MARKER} names a file elsewhere: {name!r:.200}")
     return found
-
-
-def loadable_policy(model: str, scratch: Path) -> str:
-    """Return a folder that vLLM can load for `model`: itself, but for an older checkpoint of a run.
-
-    Those hold the training state beside the policy, and vLLM reads every safetensors file as weights. So their policy
-    is linked into `scratch` without it.
-    """
-    path = Path(model).resolve()
-    if not (path / TENSORS).is_file():
-        return model
-    folder = scratch / "policy"
-    folder.mkdir()
-    for file in path.iterdir():
-        if file.name not in (TENSORS, VALUES, MARKER):
-            (folder / file.name).symlink_to(file)
-    return str(folder)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,22 @@ def latest_steps(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [latest[step] for step in sorted(latest)]
 
 
+def offered_rewards(steps: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return for each step the mean reward of all episodes that were finished since the step before.
+
+    Groups that were dropped for want of a signal are among them, which the mean of the trained groups leaves out: that
+    one stays near the middle however good the policy is. A step in which no group was finished has the mean of its
+    own groups.
+    """
+    found, before = [], (0.0, 0.0)
+    for step in steps:
+        now = (step.get("buffer/offered_episodes", 0.0), step.get("buffer/offered_reward_sum", 0.0))
+        episodes, reward = now[0] - before[0], now[1] - before[1]
+        found.append(reward / episodes if episodes > 0 else step.get("reward/mean", math.nan))
+        before = now
+    return found
+
+
 class ProgressLine:
     """One line that is rewritten on a terminal, or one line per step in a log."""
 
@@ -29,6 +46,7 @@ class ProgressLine:
         self.num_steps = num_steps
         self.start = time.monotonic()
         self.first_step: int | None = None
+        self.before: dict[str, Any] = {}
 
     def show(self, step: int, metrics: dict[str, Any]) -> None:
         """Print after `step` steps of `num_steps`."""
@@ -36,8 +54,10 @@ class ProgressLine:
             self.first_step = step - 1
         done = step - self.first_step
         left_s = (time.monotonic() - self.start) / done * (self.num_steps - step)
+        reward = offered_rewards([self.before, metrics])[-1]
+        self.before = metrics
         line = (
-            f"step {step}/{self.num_steps}  reward {metrics.get('reward/mean', float('nan')):.3f}  "
+            f"step {step}/{self.num_steps}  reward {reward:.3f}  "
             f"staleness {metrics.get('staleness/mean', 0.0):.2f} (max {metrics.get('staleness/max', 0):.0f})  "
             f"{metrics.get('tokens_per_s', 0.0):.0f} tokens/s  "
             f"buffer {metrics.get('buffer/ready', 0):.0f} ready {metrics.get('buffer/in_flight', 0):.0f} running  "
@@ -60,7 +80,7 @@ def plot_rewards(folder: str | Path, before: float | None = None, after: float |
     # With a layout that looks for its margins it would be drawn twice.
     figure = Figure(figsize=(7, 4))
     axis = figure.add_axes((0.12, 0.13, 0.85, 0.83))
-    axis.plot(x, [record["reward/mean"] for record in steps], marker=".", label="reward of trained groups")
+    axis.plot(x, offered_rewards(steps), marker=".", label="reward of all episodes")
     for value, place, label in ((before, x[0] - 1, "held-out before"), (after, x[-1] + 1, "held-out after")):
         if value is not None:
             axis.scatter([place], [value], zorder=3, label=f"{label}: {value:.3f}")

@@ -276,7 +276,7 @@ class Controls:
             self.baselines.beliefs = {k: (a, b) for k, (a, b) in json.loads(state["beliefs"]).items()}
         if self.roles and state.get("roles"):
             self.roles.means = json.loads(state["roles"])
-        if self.guard and state.get("guard"):  # checkpoints of before the guard have none
+        if self.guard and state.get("guard"):
             self.guard.state = state_of(json.loads(state["guard"]))
         if self.exploiter and state.get("exploiter"):
             self.exploiter.state = exploiter_state(json.loads(state["exploiter"]))

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, parse_config
-from asyncrl.config_changes import of_today
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
 from asyncrl.train.controls import make_controls, scheduled_rate
@@ -103,7 +102,7 @@ class Replayed:
 def replay(path: Path) -> Replayed:
     """Repeat the step of a poison file. Raises `InputError` for a file of another kind."""
     tensors, about = _read(path)
-    config = parse_config(of_today(about["config"]), str(path), strict=False)
+    config = parse_config(about["config"], str(path), strict=False)
     objective = build_objective(config.algo)
     alone = {
         "zero_stage": 0,
@@ -121,7 +120,7 @@ def replay(path: Path) -> Replayed:
         weights = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         load_state(one, WholeTensors(weights | {STEPS: torch.tensor(0.0)}))
     state = join(about["state"], tensors)
-    auxiliary.load_state_dict(state["anchors"])
+    auxiliary.load_state_dict(state["auxiliary"])
     controls = make_controls(config, objective)
     controls.load_state_dict(state["controls"])
     groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from asyncrl.buffer.counts import settled
-from asyncrl.data.codec import decode_group
 from asyncrl.errors import DeadlineError
+from asyncrl.train.examination import Examined, Examiner
 from asyncrl.train.step_record import StepTimes
 from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
@@ -26,6 +26,7 @@ class PeekSource(Protocol):
 def gather(
     streamed: StreamedStep,
     source: PeekSource | None,
+    examiner: Examiner,
     times: StepTimes,
     timeout_s: float,
     asked_to_stop: Callable[[], bool] = lambda: False,
@@ -34,28 +35,32 @@ def gather(
 ) -> dict[bytes, Group]:
     """Add groups as they become ready until the batch is complete or `timeout_s` passed.
 
-    Return on rank 0 the groups by their encoded form. A collective; `source`, `asked_to_stop` and `has_tasks` are rank
+    Return on rank 0 the groups by their encoded form; those that cannot be trained are left to who takes the batch. A
+    collective; `source`, `asked_to_stop` and `has_tasks` are rank
     0's. The last two are asked every `look_s`; the time begins when there are tasks.
     """
     engine, deadline = streamed.engine, time.monotonic() + timeout_s
+    unfit: list[str] = []
     arrived: dict[bytes, Group] = {}
     over = False
     while not over:
         with times.waiting():
             shown: tuple[int, bool] | None = None
-            bodies: Sequence[bytes] = ()
+            examined = Examined()
             if source is not None:
                 if not has_tasks():
                     deadline = time.monotonic() + timeout_s
                 left_s = max(0.0, deadline - time.monotonic())
-                bodies, complete = source.peek(streamed.version, streamed.seen, min(left_s, look_s))
-                shown = (len(bodies), complete or left_s <= 0 or asked_to_stop())
+                known = [*streamed.seen, *unfit]
+                bodies, complete = source.peek(streamed.version, known, min(left_s, look_s))
+                examined = examiner.examine(bodies, streamed.version)
+                unfit += examined.unfit
+                shown = (len(examined.groups), complete or left_s <= 0 or asked_to_stop())
             num_new, over = engine.broadcast(shown)
         with times.training():
-            new = {body: decode_group(body) for body in bodies}
             if num_new:
-                streamed.add(list(new.values()))
-            arrived |= new
+                streamed.add(examined.groups)
+            arrived |= zip(examined.bodies, examined.groups, strict=True)
     return arrived
 
 

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.curation.swarm import FROM_PEER
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
 from asyncrl.data.micro_batches import Packing, plan_micro_batches
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -87,13 +86,15 @@ def serve_rows(engine: TrainEngine, batch: StepBatch, plan: Plan) -> None:
         wanted = rows_of(plan[engine.share_of(rank)])
         if engine.rank == 0:
             known = batch.sent.get(rank, frozenset())
-            bodies = [encode_trajectory(_stripped(batch, row)) for row in wanted if row not in known]
+            new = [row for row in wanted if row not in known]
+            bodies = [encode_trajectory(_stripped(batch, row)) for row in new]
             batch.sent[rank] = frozenset(wanted)
-            engine.send(bodies, rank)
+            engine.send((bodies, [batch.trajectories[row].peer for row in new]), rank)
         elif engine.rank == rank:
             new = [row for row in wanted if row not in batch.held]
-            bodies = engine.receive(0)
-            received = dict(zip(new, map(decode_trajectory, bodies), strict=True))
+            bodies, peers = engine.receive(0)
+            rows = (replace(decode_trajectory(b), peer=p) for b, p in zip(bodies, peers, strict=True))
+            received = dict(zip(new, rows, strict=True))
             kept = {row: batch.held[row] for row in wanted if row in batch.held}
             batch.held.clear()
             batch.held.update(kept | received)
@@ -153,7 +154,6 @@ def rows_of(plan: Sequence[Sequence[int]]) -> list[int]:
 def _stripped(batch: StepBatch, row: int) -> Trajectory:
     """Return a row without what no model reads: what people read is larger than its tokens."""
     whole = batch.trajectories[row]
-    info = {FROM_PEER: whole.info[FROM_PEER]} if FROM_PEER in whole.info else {}
     return replace(
-        whole, conversation="", info=info, timing={}, error="", commitments=(), engines=(), next_states=None
+        whole, conversation="", info={}, timing={}, error="", commitments=(), engines=(), next_states=None
     )

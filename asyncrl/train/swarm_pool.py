@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +22,6 @@ import torch
 import xxhash
 
 from asyncrl.algo.curation.swarm import (
-    FROM_PEER,
     MAX_GROUP_BYTES,
     Offered,
     Terms,
@@ -192,7 +191,8 @@ class SwarmPool:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: groups in their wire form, what has come before, how far it has read."""
         with self._lock:
-            groups = pack([encode_group(group) for group in self.groups.values()])
+            # Where a group is from is no part of its wire form.
+            groups = pack([[_peer(group), encode_group(group)] for group in self.groups.values()])
             return {
                 "groups": _bytes(groups),
                 "known": _bytes(b"".join(self._known)),
@@ -202,7 +202,8 @@ class SwarmPool:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        found = [decode_group(body) for body in unpack(state["groups"].numpy().tobytes())]
+        kept = unpack(state["groups"].numpy().tobytes())
+        found = [_of_peer(decode_group(body), peer) for peer, body in kept]
         known = state["known"].numpy().tobytes()
         with self._lock:
             self.groups = {group.id: group for group in found}
@@ -290,7 +291,11 @@ def content_digest(group: Group) -> bytes:
 
 
 def _peer(group: Group) -> str:
-    return str(group.trajectories[0].info[FROM_PEER])
+    return group.trajectories[0].peer
+
+
+def _of_peer(group: Group, peer: str) -> Group:
+    return replace(group, trajectories=tuple(replace(t, peer=peer) for t in group.trajectories))
 
 
 def _bytes(data: bytes) -> torch.Tensor:

@@ -27,7 +27,6 @@ from asyncrl.algo.curation.exploiter import exploiter_state
 from asyncrl.algo.curation.success_pool import as_played
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
-from asyncrl.data.codec import decode_group
 from asyncrl.data.table import TokenValues
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.tracing import groups_spans
@@ -44,6 +43,7 @@ from asyncrl.train.commitment_check import (
 )
 from asyncrl.train.controls import Exploiter, make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.examination import Examined, Examiner, refusal
 from asyncrl.train.faulty_engine import faulty_engines
 from asyncrl.train.logprob_check import (
     Comparison,
@@ -71,6 +71,7 @@ from asyncrl.train.stream import StreamedStep
 from asyncrl.train.success_pool import SuccessPool
 from asyncrl.train.swarm_pool import SwarmPool
 from asyncrl.train.turns import NoTurns, Turns
+from asyncrl.train.voids import void_warnings
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 from asyncrl.weights.sampled import Sequence as SampledSequence
@@ -189,6 +190,7 @@ class Trainer:
         """What this run does with others that train the same policy."""
         self.swarm = swarm
         """On rank 0, what other runs share with this one."""
+        self.examiner = Examiner(objective.needs, config.buffer.max_staleness, engine.router_replay)
         self.controls = make_controls(config, objective)
         if exploiter is not None:
             # It is to be beaten once the main policy has learned from it; that is no collapse.
@@ -213,6 +215,8 @@ class Trainer:
         """How its commitments compare with the trainer's hidden states."""
         self.settings = StepSettings.of(config)
         self._planned = False
+        self._void: set[str] = set()
+        """Environments that a warning has named."""
         self._published: Future[PublishReport] | None = None
         """On rank 0, a version's way to the engines and into the buffer in the background."""
         if isinstance(auxiliary.snapshots, ScoredVersions):
@@ -291,29 +295,37 @@ class Trainer:
         )  # fmt: skip
         timeout_s = self.config.buffer.wait_timeout_s
         return streamed, gather(
-            streamed, self.source, times, timeout_s, self.asked_to_stop, STOP_LOOK_S, self._has_tasks
+            streamed,
+            self.source,
+            self.examiner,
+            times,
+            timeout_s,
+            self.asked_to_stop,
+            STOP_LOOK_S,
+            self._has_tasks,
         )
 
     def _take(self, version: int, arrived: Mapping[bytes, Group], times: StepTimes) -> StepBatch | None:
-        """Return the batch on every rank; None at the end of the plan, or when the trainer was asked to stop.
+        """Return the batch on every rank; None at the end of the plan, or when the trainer was asked to stop. A
+        batch of which groups cannot be trained is given back, and another one taken.
 
-        arrived: groups by their encoded form that need not be decoded again. Raises `DeadlineError`, `StaleError` for
-        a token that the step may not train, and `ConfigError` for one whose experts were to be recorded and are not.
+        arrived: groups by their encoded form that need not be decoded again. Raises `DeadlineError`, and `StaleError`
+        for a token that the step may not train.
         """
-        with times.waiting():
-            taken, bodies = self._wait_for_batch(version)
-        self.stopped = taken.stop
-        if taken.timed_out:
-            raise DeadlineError(
-                f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
-                f"{self.engine.on_first(self._groups_said)}; the rollout workers' logs say what they are waiting for"
-            )
-        if not taken.num_groups:
-            return None
+        groups = None
+        while groups is None:
+            with times.waiting():
+                taken, bodies = self._wait_for_batch(version)
+            self.stopped = taken.stop
+            if taken.timed_out:
+                raise DeadlineError(self._nothing_taken(version))
+            if not taken.num_groups:
+                return None
+            with times.training():
+                groups = self._examined(version, bodies, arrived)
         with times.training():
             batch = None
             if self.source is not None:
-                groups = [arrived.get(body) or decode_group(body) for body in bodies]
                 if self.successes is not None:
                     groups = self.successes.complete(groups, version)
                 again = self.replay.draw(version) if self.replay is not None else ()
@@ -322,10 +334,31 @@ class Trainer:
                     groups, version, self.config.buffer.max_staleness, again,
                     self.config.train.replay_max_age, external, self.config.swarm.max_age,
                 )  # fmt: skip
-                if (replay := self.engine.router_replay) is not None:
-                    for trajectory in batch.trajectories:
-                        replay.check(trajectory)
             return share_batch(self.engine, batch)
+
+    def _nothing_taken(self, version: int) -> str:
+        return (
+            f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
+            f"{self.engine.on_first(self._groups_said)}; the rollout workers' logs say what they are waiting for"
+        )
+
+    def _examined(
+        self, version: int, bodies: Sequence[bytes], arrived: Mapping[bytes, Group]
+    ) -> list[Group] | None:
+        """Return the groups of a batch, on rank 0; None on every rank where some cannot be trained: their workers are
+        then set apart, and the batch is given back. A collective."""
+        found = Examined()
+        if self.source is not None:
+            found = self.examiner.examine(bodies, version, arrived)
+        unfit = self.engine.on_first(lambda: found.unfit)
+        if not unfit:
+            return found.groups
+        if self.source is not None:
+            reason = refusal(unfit, version)
+            workers = self.source.reject(version, list(unfit), reason)
+            log.error("quarantined %s: %s", ", ".join(workers), reason)
+        self.engine.barrier()
+        return None
 
     def _wait_for_batch(self, version: int) -> tuple[Taken, Sequence[bytes]]:
         """Look for the batch again and again until it is there, too late or no longer wanted.
@@ -566,6 +599,10 @@ class Trainer:
         return self._published is not None and not self._published.done()
 
     def _metrics(self, step: StepRecord) -> dict[str, Any]:
+        for env, said in void_warnings(step.batch.fresh).items():
+            if env not in self._void:
+                self._void.add(env)
+                log.warning("step %d: %s", step.batch.step, said)
         return {
             # When the trainer was done with the step; its version may be committed later.
             "time": time.time(),
@@ -706,8 +743,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps besides weights and optimizer; tensors and plain values only."""
         return {
-            # The key that checkpoints on disk have.
-            "anchors": self.auxiliary.state_dict(),
+            "auxiliary": self.auxiliary.state_dict(),
             "controls": self.controls.state_dict(),
             "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
@@ -726,7 +762,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned. Call on every rank."""
-        self.auxiliary.load_state_dict(state["anchors"])
+        self.auxiliary.load_state_dict(state["auxiliary"])
         self.controls.load_state_dict(state["controls"])
         self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])

@@ -1,13 +1,15 @@
 """Guards a vLLM server for clients of OpenAI and Anthropic (`--middleware asyncrl.weights.vllm_guard.Guard`).
 
 vLLM's own `--api-key` leaves routes beside `/v1/` open, among them one that samples, and does not know the header in
-which Anthropic's clients send their key. Here every route but the health check asks for the token.
+which Anthropic's clients send their key. Here every route but the health check asks for the token,
+and only the listed ones answer.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 from asyncrl.credentials import own_credentials
@@ -16,6 +18,12 @@ from asyncrl.http_checks import Hosts, Refusal, refuse_headers
 HOST_VARIABLE = "ASYNCRL_POLICY_HOST"
 """Environment variable with the address on which the server listens."""
 HEALTH = ("/health", "/healthz")
+SAMPLING = re.compile(
+    r"/v1/(?:models|completions|chat/completions|messages(?:/count_tokens)?|responses(?:/[^/]+(?:/cancel)?)?)|/metrics"
+)
+"""vLLM's own routes for callers that sample. All that are not listed here or by name elsewhere answer nobody: there are
+some that call any method of the workers, write files or load weights, and each release of vLLM may bring more."""
+TOKENS = re.compile(r"/(?:tokenize|detokenize|version|ping)")
 CALLERS = frozenset({"run", "trainer", "worker", "gateway"})
 
 
@@ -53,4 +61,8 @@ class Guard:
         caller = self.access.caller(authorization)
         if caller is None or caller.role not in CALLERS:
             return Refusal(401, "missing or wrong API key: give the token that `asyncrl serve policy` named")
+        if scope["type"] != "http" or not (
+            SAMPLING.fullmatch(scope["path"]) or TOKENS.fullmatch(scope["path"])
+        ):
+            return Refusal(404, f"{scope['path'][:64]}: there is no such route here")
         return None

@@ -1,7 +1,8 @@
 """Routes added to the vLLM server by an ASGI middleware (`--middleware asyncrl.weights.vllm_routes.Routes`).
 
-The middleware also guards all of vLLM's own routes but `/health`: those under `/v1/` and `/metrics` are open to
-callers that sample; the others, which pause the server or load weights, need the trainer's token or the run's own.
+The middleware also guards vLLM's own routes. Those that sample and `/metrics` are open to callers that sample, a few
+that the trainer needs to the trainer and the run's own token, `/health` to all, and the rest to nobody: vLLM's
+development server has routes that call any method of its workers.
 
 They exist because the request path is the bottleneck of short agent turns: one HTTP request carries many generation
 requests, bodies are msgpack with raw arrays, and each answer streams back as it finishes.
@@ -78,6 +79,7 @@ from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.reads import read_order_from_json
 from asyncrl.weights.vllm_alive import CoreWatch
 from asyncrl.weights.vllm_commitments import COMMIT, commitments_of
+from asyncrl.weights.vllm_guard import SAMPLING
 from asyncrl.weights.vllm_handover import parameters, prefills, sealed
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
 from asyncrl.weights.vllm_plugin import RECORD_STATES
@@ -102,8 +104,10 @@ OPEN_PATH = "/health"
 """Answered without a token."""
 TRUSTED = frozenset({"run", "trainer"})
 SAMPLERS = frozenset({"worker", "gateway"})
-_SAMPLING = re.compile(rf"(?:/policies/[^/]+)?{PREFIX}(?:generate|abort|state)|/v1/.*|/metrics")
-"""What callers that sample may call; the trainer and the run's own token may call everything."""
+_SAMPLING = re.compile(rf"(?:/policies/[^/]+)?{PREFIX}(?:generate|abort|state)")
+"""What callers that sample may call of ours, beside vLLM's `SAMPLING`; the trainer and the run may call all of ours."""
+_TRAINERS = re.compile(r"/(?:sleep|wake_up|is_sleeping|reset_prefix_cache)")
+"""What trainer and run may call of vLLM's own routes besides."""
 _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -111,12 +115,12 @@ _GAUGES = {
     "vllm:iteration_tokens_total_count": "iterations",
     "vllm:iteration_tokens_total_sum": "computed_tokens",
 }
+"""vLLM's own gauges, and their names in the state."""
 _SPECULATED = {
     "vllm:spec_decode_num_draft_tokens": "proposed_tokens",
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
 }
 """Counters of an engine that speculates."""
-"""vLLM's own gauges, and their names in the state."""
 
 
 class Routes:
@@ -201,7 +205,12 @@ class Routes:
         caller = self.access.caller(given)
         if caller is None:
             return Refusal(401, "missing or wrong bearer token")
-        if caller.role in TRUSTED or (caller.role in SAMPLERS and _SAMPLING.fullmatch(path)):
+        trusted, samples = caller.role in TRUSTED, caller.role in TRUSTED | SAMPLERS
+        if route is not None:
+            may_call = trusted or (samples and _SAMPLING.fullmatch(path))
+        else:
+            may_call = (trusted and _TRAINERS.fullmatch(path)) or (samples and SAMPLING.fullmatch(path))
+        if may_call and scope["type"] == "http":
             return None
         return Refusal(403, f"{path[:64]}: not for {caller}")
 

@@ -1,4 +1,4 @@
-"""Three environments whose every turn waits for a slow tool: those of slow_tools.toml."""
+"""Environments whose every turn waits for a slow tool: those of slow_tools.toml and same_end.toml."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.envs.calculator.env import Calculator
 from asyncrl.envs.countdown.env import Countdown
 from asyncrl.envs.gridworld.env import Gridworld
+from asyncrl.envs.office.env import Office
 
 MEDIAN_S = 0.1
 SIGMA = 1.0
@@ -35,3 +36,7 @@ class SlowCalculator(Slow, Calculator):
 
 class SlowCountdown(Slow, Countdown):
     """See `Countdown`."""
+
+
+class SlowOffice(Slow, Office):
+    """See `Office`."""

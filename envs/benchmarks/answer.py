@@ -1,18 +1,17 @@
-r"""A question with one right answer, a number or an expression, compared by math-verify (GSM8K, MATH, AIME)."""
+r"""A question with one right answer, a number or an expression, judged as docs/rewards.md says (GSM8K, MATH, AIME)."""
 
 from __future__ import annotations
 
-import asyncio
-
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.envs.math_tool.reward import GRADER, extract
+from asyncrl.rewards.answers.extraction import extract
+from asyncrl.rewards.answers.grader import GRADERS
 from asyncrl.types import Message, Task
 
 RULES = r"Solve the problem. Think step by step, and end with the answer in \boxed{...}."
 
 
 class Answer(Env):
-    """One turn; `task.data` holds `question` and `answer` (LaTeX without dollar signs). `rules` is the system message,
+    """One turn; `task.data` holds `question` and `answer` (words, numbers or LaTeX). `rules` is the system message,
     none if it is empty."""
 
     max_turns = 1
@@ -27,5 +26,6 @@ class Answer(Env):
         return [*system, {"role": "user", "content": self.question}]
 
     async def step(self, action: Action) -> Step:
-        correct = await asyncio.to_thread(GRADER.equal, self.answer, extract(action.content))
+        given = extract(action.content)
+        correct = given is not None and await GRADERS.judge(self.answer, given)
         return Step(reward=float(correct), done=True, success=correct)

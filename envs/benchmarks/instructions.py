@@ -6,21 +6,13 @@ lm-eval may be in a Python of its own, since it does not fit beside everything e
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
-from asyncrl.env.helper_process import HelperProcess, few_variables
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError
+from asyncrl.rewards.ifeval import DEADLINE_S, checks_of
 from asyncrl.types import Message, Task
-
-CHECKS = Path(__file__).with_name("ifeval_checks.py")
-DEADLINE_S = 20.0
-START_S = 180.0
-"""lm-eval imports a lot."""
 
 
 class Instructions(Env):
@@ -31,6 +23,7 @@ class Instructions(Env):
     all loosely. python: an interpreter with lm-eval, langdetect, immutabledict and nltk; "" for this one.
     """
 
+    provides = frozenset({"components"})
     max_turns = 1
 
     def __init__(self, task: Task, python: str = "") -> None:
@@ -78,16 +71,3 @@ class Instructions(Env):
             "prompt_loose": float(all(loose)),
         }
         return Step(reward=float(followed), done=True, success=followed, components=components)
-
-
-@functools.cache
-def checks_of(python: str) -> HelperProcess:
-    """Return the process with lm-eval's checks in this interpreter, shared by all episodes."""
-    missing = (
-        f"lm-eval's checks of IFEval did not start in {python or sys.executable}: install lm-eval, langdetect, "
-        "immutabledict and nltk there, or into an environment of its own, whose interpreter `python` then names "
-        "(docs/evaluation.md)"
-    )
-    return HelperProcess(
-        [python or sys.executable, "-I", str(CHECKS)], missing, few_variables("NLTK_DATA"), START_S
-    )

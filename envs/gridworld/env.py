@@ -20,6 +20,7 @@ MAX_SIZE = 64
 class Gridworld(Env):
     """`size` cells a side; `max_turns` moves. Start and goal follow from the task's seed."""
 
+    provides = frozenset({"components", "matches"})
     blocking: ClassVar[bool] = False
     in_worker: ClassVar[bool] = True
 

@@ -1,19 +1,19 @@
 """Solve a math problem with a Python interpreter in a sandbox.
 
 The tool `python` runs a program and shows its output; files in the working folder stay, variables do not. A turn
-without tool calls is the final answer, compared by math-verify. Reward 1 for the right answer.
+without tool calls is the final answer, judged as docs/rewards.md says. Reward 1 for the right answer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.agent_time import needed_s
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.math_tool.data import LEVELS
-from asyncrl.envs.math_tool.reward import GRADER, extract
+from asyncrl.envs.math_tool.reward import GRADERS, extract
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox, describe
 from asyncrl.envs.tools import answer_calls, call_message, say, schema
@@ -49,8 +49,12 @@ class MathTool(ProceduralEnv):
         if not 0.1 <= time_limit_s <= 60:
             raise ValueError(f"time_limit_s: must be from 0.1 to 60, got {time_limit_s}")
         self.problem = self.draw(lambda rng: rng.choice(LEVELS[self.level])(rng), lambda p: p.question)
+        self.time_limit_s = time_limit_s
         self.box = LazySandbox(sandbox, SandboxSpec(limits=Limits(wall_s=time_limit_s)), warm=True)
         self.turns = self.calls = 0
+
+    def least_step_s(self) -> float:
+        return needed_s(self.time_limit_s)
 
     def reset(self) -> list[Message]:
         return [{"role": "system", "content": RULES}, {"role": "user", "content": self.problem.question}]
@@ -68,8 +72,7 @@ class MathTool(ProceduralEnv):
                 return Step(done=True, success=False, components=components)
             messages = await answer_calls(action, self.tools, {"python": self._run})
             return Step(messages, components=components)
-        answer = extract(action.content)
-        correct = await asyncio.to_thread(GRADER.equal, self.problem.answer, answer)
+        correct = await GRADERS.judge(self.problem.answer, extract(action.content))
         components = {"answer": float(correct), "used_tool": float(self.calls > 0)}
         return Step(reward=float(correct), done=True, success=correct, components=components)
 

@@ -32,6 +32,7 @@ class Recorded(Env):
     heldout: task file with recordings for held-out tasks.
     """
 
+    provides = frozenset({"components", "matches"})
     blocking: ClassVar[bool] = True
 
     def __init__(

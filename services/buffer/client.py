@@ -314,18 +314,31 @@ class Addresses:
         self._added: set[str] = set()
         self._retired: set[str] = set()
         self._joined: set[str] = set()
+        self._tokens: dict[str, str] = {}
         self.urls = set(given)
 
+    def token(self, url: str) -> str | None:
+        """Return the bearer token with which this process calls a member that has joined; None for the run's own."""
+        return self._tokens.get(url)
+
     def update(self, job: dict[str, Any] | None) -> tuple[set[str], set[str]]:
-        """Take the buffer's answer, None without any; return the addresses that are new, and those that are gone."""
+        """Take the buffer's answer, None without any; return the addresses that are new, and those that are gone.
+
+        One at which another member is now than before is new.
+        """
         self._joined = members_of(job, self.role, self._joined)
         if job is not None:
             self._moved = job["moved"]
             self._added = set(job.get("added", {}).get(self.role, ()))
             self._retired = set(job.get("retired", ()))
+        known = self._tokens
+        if job is not None:
+            # A buffer that has just started may not have heard from every member yet.
+            self._tokens = {url: token for url, token in known.items() if not job["settled"]} | job["tokens"]
         before, given = self.urls, {self._moved.get(url, url) for url in self._given}
         self.urls = (given | self._added | self._joined) - self._retired
-        return self.urls - before, before - self.urls
+        replaced = {url for url in self.urls & before if known.get(url) != self._tokens.get(url)}
+        return (self.urls - before) | replaced, before - self.urls
 
 
 def _outcome(result: dict[str, Any]) -> PutOutcome | AsyncRLError:

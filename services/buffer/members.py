@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request
 from pydantic import Field, field_validator
 
-from asyncrl.credentials import Caller, Credentials
+from asyncrl.credentials import Caller, Credentials, may_join
 from asyncrl.data.fields import check_json
 from asyncrl.errors import ConfigError, ConflictError, UnavailableError
 from asyncrl.services.buffer.messages import Call, documented, read
@@ -34,8 +34,6 @@ class Describe(Call):
     weights_dir: Annotated[str, Field(max_length=4096)]
     engines: list[Url] = Field(max_length=MAX_MEMBERS)
     envs: list[Url] = Field(max_length=MAX_MEMBERS)
-    explorers: list[Url] = Field(default_factory=list, max_length=MAX_MEMBERS)
-    """Engines that play candidates; they are not among `engines`."""
     policies: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
     moved: dict[Url, Url] = Field(default_factory=dict, max_length=MAX_MEMBERS)
@@ -98,23 +96,38 @@ class Members:
         if url in self._joined and caller.role != "run" and self._joined[url][2] != caller:
             raise ConflictError(f"{url} was joined by another member")
 
-    def job(self, now: float) -> dict[str, Any]:
+    def job(self, now: float, caller: Caller, credentials: Credentials) -> dict[str, Any]:
         """Return the job with all members that have called lately. Raises `UnavailableError` without a job.
 
-        `settled` is False until every member has had the time to call; `left` are those that have left.
+        `settled` is False until every member has had the time to call; `left` are those that have left. `tokens` are
+        those with which the caller calls members, by address. credentials: the run's.
         """
         if self.described is None:
             raise UnavailableError("no job has been described here (yet)", retry_after_s=2.0)
         self._joined = {u: member for u, member in self._joined.items() if now - member[1] <= MEMBER_S}
         joined: dict[str, list[str]] = {"engine": [], "env": []}
-        for url, (role, _, _) in self._joined.items():
+        tokens: dict[str, str] = {}
+        own = self._own_urls()
+        for url, (role, _, member) in self._joined.items():
             joined[role].append(url)
+            # Nobody is told to call the run's own processes with the token of a member that claims their address.
+            if member.name and url not in own and (token := credentials.bearer_for(caller, role, member)):
+                tokens[url] = token
         settled = now - self._start > MEMBER_S
         return self.described.model_dump() | {
             "joined": joined,
+            "tokens": tokens,
             "settled": settled,
             "left": sorted(self._left),
         }
+
+    def _own_urls(self) -> set[str]:
+        """Return where processes are that the launcher has started."""
+        job = self.described
+        if job is None:
+            return set()
+        added = (url for urls in job.added.values() for url in urls)
+        return {*job.engines, *job.envs, *job.explorers, *job.moved, *job.moved.values(), *added}
 
 
 def add_member_routes(app: FastAPI, credentials: Credentials) -> None:
@@ -128,19 +141,24 @@ def add_member_routes(app: FastAPI, credentials: Credentials) -> None:
         return {"known": True}
 
     @app.get("/v1/job")
-    async def job() -> dict[str, Any]:
+    async def job(request: Request) -> dict[str, Any]:
         """The configuration, the model, and where engines and environments are."""
-        return members.job(time.monotonic())
+        return members.job(time.monotonic(), caller_of(request), credentials)
 
     @app.post("/v1/enroll", openapi_extra=documented(Enroll))
     async def enroll(request: Request) -> dict[str, str]:
-        """Issue credentials to a process that joins: for one role and, for a worker, one name."""
+        """Issue credentials to a process that joins: for one role and one name."""
         body = await read(request, Enroll)
+        if not may_join(caller_of(request), body.role):
+            raise ConfigError(
+                f"role: this join token is not for {body.role!r}; whoever has the run makes one that is by "
+                f"`asyncrl runs join-token RUN --role {body.role}`"
+            )
         if body.role != "rollout":
-            return {"credentials": credentials.issue(body.role, secrets.token_hex(4)).text}
+            return {"credentials": credentials.issue(body.role, secrets.token_hex(8), joins=True).text}
         # The suffix is chosen here, so that no worker gets the name, and with it the leases, of another.
         name = f"{body.name or 'guest'}-{secrets.token_hex(3)}"
-        return {"credentials": credentials.issue("worker", name).text}
+        return {"credentials": credentials.issue("worker", name, joins=True).text}
 
     @app.post("/v1/join", openapi_extra=documented(Join))
     async def join(request: Request) -> dict[str, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -40,7 +41,7 @@ from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
 from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map
 from asyncrl.data.memory import return_freed_memory
-from asyncrl.errors import AsyncRLError, ConfigError, ConflictError, InputError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.members import add_member_routes
 from asyncrl.services.buffer.messages import documented, groups_response, read
@@ -163,7 +164,7 @@ class BufferService:
                 # The trainer decodes them, too, and has nobody left to refuse them to.
                 await asyncio.get_running_loop().run_in_executor(self.threads, check_images, finished.group)
             self.check_holder(request, finished.group.id)
-        except (ConflictError, InputError):
+        except Exception:
             self._discard(finished)
             raise
         return finished
@@ -182,7 +183,7 @@ class BufferService:
             return None
         try:
             group = decode_group(body)
-        except InputError:
+        except Exception:
             self.ledger.free(file)
             raise
         return _finished(group, body, self.ledger.stage(group, body, file))
@@ -274,12 +275,17 @@ class BufferService:
         self.changed()
 
     def _put_one(self, finished: Finished) -> PutResult | Exception:
+        """Put a group. What it makes raise is its own refusal, whatever that is: its part of the transaction is undone,
+        and the groups beside it are put."""
         try:
             return self.ledger.put(finished.group, finished.body, finished.staged)
-        except UnavailableError:
+        except (UnavailableError, sqlite3.OperationalError):
+            # The disk's, and so everybody's.
             raise
         except AsyncRLError as error:
             return error
+        except Exception as error:
+            return _refused(finished.group.id, error)
 
     async def reap(self) -> None:
         """Expire leases until cancelled."""
@@ -454,7 +460,9 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
 
     async def put(request: Request) -> Response:
         async with service.room:
-            finished = await service.receive(request, await request.body())
+            finished = await receive_one(request, await request.body())
+            if not isinstance(finished, Finished):
+                raise finished
             return JSONResponse(_result_to_map(await service.put(finished)))
 
     async def put_many(request: Request) -> Response:
@@ -495,14 +503,18 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
     async def receive_one(request: Request, body: bytes) -> Finished | AsyncRLError:
         try:
             return await service.receive(request, body)
-        except (InputError, ConflictError, UnavailableError) as error:
+        except AsyncRLError as error:
             return error
+        except Exception as error:
+            return _refused("of an unknown lease", error)
 
     async def receive_file(request: Request, one: messages.Written) -> Finished | AsyncRLError | None:
         try:
             return await service.receive_file(request, one.file, one.size)
-        except (InputError, ConflictError, UnavailableError) as error:
+        except AsyncRLError as error:
             return error
+        except Exception as error:
+            return _refused("of an unknown lease", error)
 
     add_hot_route(app, "/v1/put", put)
     add_hot_route(app, "/v1/put_many", put_many)
@@ -642,6 +654,12 @@ class _Metrics:
 
 def _finished(group: Group, body: bytes, staged: FileBody | None) -> Finished:
     return Finished(group, body if staged is None else b"", staged)
+
+
+def _refused(group: str, error: Exception) -> InputError:
+    """Return the refusal of a group that makes the service raise what no check has foreseen."""
+    log.error("group %s is refused: it cannot be dealt with", group, exc_info=error)
+    return InputError(f"group {group}: cannot be dealt with: {type(error).__name__}")
 
 
 def _check_name(request: Request, worker: str) -> None:

@@ -21,12 +21,27 @@ import numpy as np
 from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import AsleepError, InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.http_checks import LEAST_BYTES_PER_S
+from asyncrl.services.engine.messages import (
+    MAX_CONTROL_BYTES,
+    MAX_ERROR_BYTES,
+    GarbageError,
+    check_answer,
+    check_refusal,
+    checked_state,
+    frame_limit,
+    lists_tokens,
+    unpacked,
+)
 from asyncrl.services.http.batching import RequestBatcher
 from asyncrl.tls import client_context
 
 log = logging.getLogger("asyncrl.engine")
 
 MAX_REQUESTS_PER_CALL = 64
+FRAME_S = 30.0
+REFUSED = (400, 413, 415, 422)
+"""Statuses of a call that is at fault itself. Any other one says something of the engine."""
 ABORT_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.2
 """Pause before the second attempt; each further one waits this much longer."""
@@ -53,7 +68,7 @@ class EngineClient:
     url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
     for that of this process, see `credentials`. timeout_s: for a turn, from its request to its last token; the engine
     is told to abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
-    ready meanwhile are sent together.
+    ready meanwhile are sent together. vocab_size: of the model, 0 where it is not known.
     """
 
     def __init__(
@@ -63,12 +78,14 @@ class EngineClient:
         timeout_s: float = 600.0,
         max_attempts: int = 3,
         batch_delay_s: float = 0.0,
+        vocab_size: int = 0,
     ) -> None:
         self.url = url.rstrip("/")
+        self.vocab_size = vocab_size
         self.timeout_s = timeout_s
         self.max_attempts = max_attempts
-        token = bearer(token, "engine")
-        self._headers = {"Content-Type": "application/msgpack"} | authorization(token)
+        self.token = bearer(token, "engine")
+        self._headers = {"Content-Type": "application/msgpack"} | authorization(self.token)
         self._http: aiohttp.ClientSession | None = None
         self._turns = RequestBatcher[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
         self._aborts = RequestBatcher[str](self._abort, MAX_REQUESTS_PER_CALL)
@@ -122,6 +139,11 @@ class EngineClient:
         try:
             if reason := await self._exchange(left):
                 await self._retry(list(left.values()), reason)
+        except GarbageError as error:
+            # What it sends to others is no better: no further attempt is made here.
+            failure = f"engine {self.url} answers with garbage: {error}"
+            for pending in left.values():
+                _fail(pending, GarbageError(failure))
         except InputError as error:
             refused = list(left.values())
             if len(refused) == 1:
@@ -139,24 +161,51 @@ class EngineClient:
                 _fail(pending, error)
 
     async def _exchange(self, left: dict[str, _Pending]) -> str:
-        """Send the pending requests and deliver the answers; return why some are missing, "" if none is."""
+        """Send the pending requests and deliver the answers; return why some are missing, "" if none is.
+
+        Raises `InputError` where the engine refuses the call, and `GarbageError` where what it sends is no answer.
+        """
+        requests = [pending.request for pending in left.values()]
+        limit, many = frame_limit(requests), lists_tokens(requests)
         try:
-            body = msgpack.packb(_body([p.request for p in left.values()]))
+            body = msgpack.packb(_body(requests))
             for pending in left.values():
                 pending.sent = True
             async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
                 if response.status == 503:
                     raise ConnectionError(await _error_text(response))
-                if response.status != 200:
+                if response.status in REFUSED:
                     raise InputError(await _error_text(response))
+                if response.status != 200:
+                    raise GarbageError(f"HTTP {response.status}: {await _error_text(response)}")
                 while left:
-                    (size,) = struct.unpack("<I", await response.content.readexactly(4))
-                    _deliver(left, msgpack.unpackb(await response.content.readexactly(size)), self.url)
+                    self._deliver(left, unpacked(await _frame(response.content, limit), many))
         except asyncio.IncompleteReadError:
             return "the engine closed the stream early"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         return ""
+
+    def _deliver(self, left: dict[str, _Pending], message: dict[str, Any]) -> None:
+        """Give a frame to the request it answers. Raises `GarbageError` for one that answers none."""
+        name = message.get("id")
+        if type(name) is not str or name not in left:
+            raise GarbageError("it answers a request that it was not sent")
+        pending = left[name]
+        try:
+            if "error" in message:
+                check_refusal(message)
+            else:
+                check_answer(message, pending.request, self.vocab_size)
+        except GarbageError as error:
+            raise GarbageError(f"{error} (request {name})") from None
+        del left[name]
+        if "error" in message:
+            failed = AsleepError if message.get("asleep") else InfrastructureError
+            # What is refused, other engines would refuse, too.
+            _fail(pending, (InputError if message["refused"] else failed)(message["error"]))
+        elif not pending.answer.done():
+            pending.answer.set_result(decode_generated(message, self.url))
 
     async def _abort(self, ids: list[str]) -> None:
         """Have the engine abort requests whose answers nobody waits for any more; it may have died meanwhile."""
@@ -198,7 +247,8 @@ class EngineClient:
     async def request(
         self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
     ) -> dict[str, Any]:
-        """Call a control route (`state`, `weights/prepare`, ...). Raises `InfrastructureError`, `InputError`."""
+        """Call a control route (`state`, `weights/prepare`, ...). Raises `InfrastructureError`, `InputError`;
+        `GarbageError` for what is no answer."""
         method, data = ("GET", None) if body is None else ("POST", msgpack.packb(body))
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
@@ -207,15 +257,23 @@ class EngineClient:
             ) as response:
                 if response.status != 200:
                     raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
-                return msgpack.unpackb(await response.read())
+                body = await _read(response, MAX_CONTROL_BYTES)
+                return unpacked(body)
+        except GarbageError as error:
+            raise GarbageError(f"engine {self.url} answers with garbage: {path}: {error}") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise InfrastructureError(
                 f"engine {self.url}: {path}: {type(error).__name__}: {error}"
             ) from error
 
-    async def state(self) -> dict[str, Any]:
-        """Return `{version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}`."""
-        return await self.request("state", timeout_s=10.0)
+    async def state(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Return `{version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}`, checked. Raises as
+        `request`."""
+        found = await self.request("state", timeout_s=timeout_s)
+        try:
+            return checked_state(found)
+        except GarbageError as error:
+            raise GarbageError(f"engine {self.url} answers with garbage: state: {error}") from None
 
 
 def _body(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
@@ -252,18 +310,8 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
     }
 
 
-def _deliver(left: dict[str, _Pending], message: dict[str, Any], engine: str) -> None:
-    pending = left.pop(message["id"])
-    if "error" in message:
-        failed = AsleepError if message.get("asleep") else InfrastructureError
-        # What is refused, other engines would refuse, too.
-        _fail(pending, (InputError if message["refused"] else failed)(message["error"]))
-    elif not pending.answer.done():
-        pending.answer.set_result(decode_generated(message, engine))
-
-
 def decode_generated(message: dict[str, Any], engine: str = "") -> Generated:
-    """Turn one frame into arrays; every token gets the version of its span. engine: the address it came from."""
+    """Turn one checked frame into arrays; every token gets the version of its span. engine: where it is from."""
     token_ids = np.frombuffer(message["token_ids"], dtype="<i4")
     versions = np.full(len(token_ids), -1, dtype=np.int32)
     for version, start, end in message["spans"]:
@@ -300,9 +348,40 @@ def _fail(pending: _Pending, error: Exception) -> None:
         pending.answer.set_exception(error)
 
 
-async def _error_text(response: aiohttp.ClientResponse) -> str:
-    raw = await response.read()
+async def _frame(stream: aiohttp.StreamReader, limit: int) -> bytes:
+    """Return the next frame. It may begin at any time, and must then come at once.
+
+    Raises `GarbageError` for one of more than `limit` bytes and one that comes too slowly.
+    """
+    first, size = await stream.readexactly(1), 0
     try:
-        return str(msgpack.unpackb(raw)["error"])
-    except Exception:
+        async with asyncio.timeout(FRAME_S):
+            (size,) = struct.unpack("<I", first + await stream.readexactly(3))
+        if size > limit:
+            raise GarbageError(f"it announces {size} bytes, where {limit} are the most")
+        async with asyncio.timeout(FRAME_S + size / LEAST_BYTES_PER_S):
+            return await stream.readexactly(size)
+    except TimeoutError:
+        raise GarbageError(f"it has begun an answer of {size} bytes and does not end it") from None
+
+
+async def _error_text(response: aiohttp.ClientResponse) -> str:
+    try:
+        raw = await _read(response, MAX_ERROR_BYTES)
+    except GarbageError as error:
+        return f"HTTP {response.status}: {error}"
+    try:
+        return str(unpacked(raw)["error"])[:2000]
+    except (GarbageError, KeyError):
         return f"HTTP {response.status}: {raw[:200]!r}"
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return a whole body. Raises `GarbageError` for one of more than `most` bytes."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise GarbageError(f"it sent more than {most} bytes")
+    return b"".join(parts)

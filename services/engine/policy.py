@@ -6,11 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
+from asyncrl.config_sections import ModelConfig
 from asyncrl.credentials import Credentials
-from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.service import (
     EngineOptions,
     build_env,
@@ -31,16 +30,19 @@ NOT_ITS_OWN = ("VLLM_SERVER_DEV_MODE", "VLLM_API_KEY")
 
 
 def policy_command(
-    options: EngineOptions, served_as: str, host: str, port: int, tool_format: str, reasoning_format: str
+    options: EngineOptions, host: str, port: int, model: ModelConfig
 ) -> list[str]:
     """Return the command line of vLLM's server for clients of OpenAI and Anthropic.
+
+    model: the formats of turns, and the chat template with its variables.
 
     Unlike that of an engine of a run it leaves log-probabilities and sampling defaults as vLLM has them, so that its
     answers are those of plain vLLM.
     """
+    tool_format, reasoning_format = model.tool_format, model.reasoning_format
     command = [
         *(sys.executable, "-m", "asyncrl.weights.vllm_api_server"),
-        *("--model", options.model, "--served-model-name", served_as, NAME),
+        *("--model", options.model, "--served-model-name", options.model, NAME),
         *("--host", host, "--port", str(port)),
         *("--dtype", options.dtype, "--seed", str(options.seed)),
         *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
@@ -53,6 +55,10 @@ def policy_command(
         reasoning_format = "openai_gptoss"
     if reasoning_format:
         command += ["--reasoning-parser", OWN_REASONING_PARSERS.get(reasoning_format, reasoning_format)]
+    if model.chat_template:
+        command += ["--chat-template", model.chat_template]
+    if model.chat_template_args:
+        command += ["--default-chat-template-kwargs", json.dumps(model.chat_template_args)]
     return [*command, *device_arguments(options), *options.extra_args]
 
 
@@ -61,8 +67,7 @@ def serve_policy(
     credentials: Credentials,
     host: str,
     port: int,
-    tool_format: str,
-    reasoning_format: str,
+    model: ModelConfig,
     key: str,
     ready_file: str | Path | None = None,
 ) -> int:
@@ -71,18 +76,15 @@ def serve_policy(
     key: how a shell writes the token, for the example that is printed. Raises as `serve_engine`.
     """
     with scratch_folder("") as scratch:
-        loaded = replace(options, model=loadable_policy(options.model, Path(scratch)))
         inherited = {name: value for name, value in os.environ.items() if name not in NOT_ITS_OWN}
         env: Mapping[str, str] = {
             name: value
-            for name, value in build_env(loaded, credentials, scratch, inherited).items()
+            for name, value in build_env(options, credentials, scratch, inherited).items()
             if name not in NOT_ITS_OWN
         } | {HOST_VARIABLE: host}
         return run_server(
-            lambda chosen: policy_command(
-                loaded, options.model, host, chosen, tool_format, reasoning_format
-            ),
-            env, host, port, loaded.start_timeout_s, ready_file,
+            lambda chosen: policy_command(options, host, chosen, model),
+            env, host, port, options.start_timeout_s, ready_file,
             lambda url: _told(options, url, key),
         )  # fmt: skip
 

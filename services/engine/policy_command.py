@@ -41,8 +41,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         address.credentials,
         address.host,
         address.port,
-        config.model.tool_format,
-        config.model.reasoning_format,
+        config.model,
         _shown_key(args),
         address.ready_file,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,12 @@ from asyncrl.errors import AsleepError, AsyncRLError, InfrastructureError, Input
 from asyncrl.generation import MOVED, Generated, GenerateRequest, Prefilled, remainder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.health import EngineHealth
+from asyncrl.services.engine.messages import GarbageError
 from asyncrl.services.engine.placement import EngineLoad, Health, place
 from asyncrl.services.engine.prefill import LatePrefill, Prefill, PrefillCounts
 from asyncrl.services.engine.prefill_queues import Kind, kind_of
+
+log = logging.getLogger("asyncrl.engine")
 
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 3.0
@@ -95,22 +99,34 @@ class EngineRouter:
         return [engine.client for engine in self._engines.values()]
 
     def join(self, client: EngineClient) -> None:
-        """Add an engine; conversations that have started stay where they are."""
-        self._engines.setdefault(client.url, _Engine(client, EngineHealth(now_s())))
+        """Add an engine; conversations that have started stay where they are.
+
+        Another engine at a known address takes the place of the one there, whose running requests finish.
+        """
+        known = self._engines.get(client.url)
+        if known is not None and known.client.token == client.token:
+            return
+        if known is not None:
+            self._forget_cache(client.url)
+            self._retiring.append(known.client)
+        self._engines[client.url] = _Engine(client, EngineHealth(now_s()))
 
     async def leave(self, url: str) -> None:
         """Remove an engine; its running requests fail over. Raises `InputError` for the last one."""
         if set(self._engines) == {url}:
             raise InputError(f"{url} is the last engine of this router")
-        for session in self._sessions.values():
-            if session.url == url:
-                # An engine that joins under this address again is a new one: its cache is empty.
-                self._release(session)
-                session.cached_tokens = 0
+        self._forget_cache(url)
         engine = self._engines.pop(url, None)
         if engine is not None:
             self._gone_busy_s += engine.client.busy_s
             await engine.client.close()
+
+    def _forget_cache(self, url: str) -> None:
+        """Note that an engine's cache is gone: one that joins under its address again is a new one."""
+        for session in self._sessions.values():
+            if session.url == url:
+                self._release(session)
+                session.cached_tokens = 0
 
     def retire(self, url: str) -> None:
         """Send an engine no new requests; its running ones finish. Raises `InputError` for the last one."""
@@ -159,7 +175,7 @@ class EngineRouter:
             except AsleepError as error:
                 engine.asleep, failure = True, error
             except InfrastructureError as error:
-                engine.health.failed(refused=_refused(error))
+                self._failed(engine, error)
                 failure = error
         raise failure or InfrastructureError("every engine has left this router, or sleeps")
 
@@ -302,7 +318,7 @@ class EngineRouter:
             return request, None
         ticket, url, failure = await self._prefill.ticket(request, kind, tokens, able)
         if failure is not None and (failed := self._engines.get(url)) is not None:
-            failed.health.failed(refused=_refused(failure))
+            self._failed(failed, failure)
         if ticket:
             came_of_it = Prefilled.HANDED
         else:
@@ -349,21 +365,29 @@ class EngineRouter:
     async def _probe(self, engine: _Engine) -> None:
         in_flight = engine.client.in_flight
         try:
-            state = await engine.client.request("state", timeout_s=PROBE_TIMEOUT_S)
-            self._saw(engine, int(state["version"]))
-        except (AsyncRLError, KeyError, TypeError, ValueError) as error:
-            engine.health.failed(refused=_refused(error))
+            state = await engine.client.state(PROBE_TIMEOUT_S)
+            self._saw(engine, state["version"])
+        except AsyncRLError as error:
+            self._failed(engine, error)
             # Started again it says so itself, and until then it is no better than dead.
             engine.asleep = False
             return
-        engine.lent, engine.asleep = bool(state.get("lent")), bool(state.get("asleep"))
-        engine.prefill = bool(state.get("prefill"))
-        engine.waiting = int(state.get("waiting", 0))
-        all_requests = int(state.get("running", 0)) + engine.waiting
+        engine.lent, engine.asleep, engine.prefill = state["lent"], state["asleep"], state["prefill"]
+        engine.waiting = state["waiting"]
+        all_requests = state["running"] + engine.waiting
         engine.others = max(0, all_requests - max(in_flight, engine.client.in_flight))
-        engine.kv_usage = float(state.get("kv_usage", 0.0))
-        engine.kv_tokens = int(state.get("kv_tokens", 0))
-        engine.max_model_len = int(state.get("max_model_len", 0))
+        engine.kv_usage = float(state["kv_usage"])
+        engine.kv_tokens, engine.max_model_len = state["kv_tokens"], state["max_model_len"]
+
+    def _failed(self, engine: _Engine, error: BaseException) -> None:
+        """Note that an engine has failed; one that sends garbage is set apart for a while."""
+        engine.health.failed(refused=_refused(error))
+        if isinstance(error, GarbageError):
+            now = now_s()
+            known = engine.health.set_apart(now)
+            engine.health.garbled(now)
+            if not known:
+                log.warning("%s; it is used for nothing where there is another engine", error)
 
     def _saw(self, engine: _Engine, version: int) -> None:
         now = now_s()

@@ -33,7 +33,6 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
-from asyncrl.run.checkpoints import loadable_policy
 from asyncrl.services.engine.handover import handover_arguments, handover_variables
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
@@ -281,11 +280,7 @@ def serve_engine(
         _clear_after_killed(Path(options.weights_dir))
     with contextlib.ExitStack() as held:
         scratch = held.enter_context(scratch_folder(options.weights_dir))
-        loaded = replace(
-            options,
-            model=loadable_policy(options.model, Path(scratch)),
-            advertise=advertised_host(options.host, options.advertise),
-        )
+        loaded = replace(options, advertise=advertised_host(options.host, options.advertise))
 
         def told(url: str) -> str:
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"

@@ -93,8 +93,8 @@ class EnvClient:
         """Opens that wait because every place is taken."""
         self._logged = -math.inf
 
-    def _service(self, url: str) -> EnvServiceClient:
-        return EnvServiceClient(url, self._token, self._retry_s, self._batch_delay_s)
+    def _service(self, url: str, token: str | None = None) -> EnvServiceClient:
+        return EnvServiceClient(url, token or self._token, self._retry_s, self._batch_delay_s)
 
     async def open(self, task: Task, config: dict[str, Any]) -> EnvSession:
         """Open a session; while every place is taken, wait for one.
@@ -188,11 +188,19 @@ class EnvClient:
         """Where sessions are opened."""
         return list(self._urls)
 
-    def join(self, url: str) -> None:
-        """Open sessions on one more service."""
-        if url.rstrip("/") not in self.urls:
-            self._urls.append(url.rstrip("/"))
-            self._services.append(self._service(url))
+    def join(self, url: str, token: str | None = None) -> None:
+        """Open sessions on one more service, with its own token if there is one.
+
+        Another one at a known address takes the place of the one there; sessions that are open continue.
+        """
+        url = url.rstrip("/")
+        if url not in self._urls:
+            self._urls.append(url)
+            self._services.append(self._service(url, token))
+        elif token is not None:
+            place = self._urls.index(url)
+            self._left.append(self._services[place])
+            self._services[place] = self._service(url, token)
 
     def leave(self, url: str) -> None:
         """Open no further sessions on a service; open ones continue. The last service stays."""

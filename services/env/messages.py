@@ -85,6 +85,7 @@ class StepAnswer(BaseModel):
     agent: str | None
     tools: list[dict[str, Any]] | None
     rewards: dict[str, float]
+    extracted: str
 
 
 class LeaseAnswer(BaseModel):

@@ -38,6 +38,7 @@ from asyncrl.gateway.open_episodes import Episodes, NoEpisode
 from asyncrl.gateway.recorded_episode import parse_spec
 from asyncrl.gateway.sampler import Sampler
 from asyncrl.images import data_uri
+from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.http.app import RequestGuard, create_app, serve
@@ -187,8 +188,9 @@ def serve_gateway(
     """Run a gateway until it is told to stop."""
     credentials = credentials or own_credentials()
     token, turn_s = credentials.bearer("engine"), config.rollout.episode_timeout_s
-    router = EngineRouter([EngineClient(url, token, turn_s) for url in engines])
-    renderer = load_renderer(model)
+    size = vocab_size(model)
+    router = EngineRouter([EngineClient(url, token, turn_s, vocab_size=size) for url in engines])
+    renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
     parse, split = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
     sampler = Sampler(router, renderer, parse, split=split)
     app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))

@@ -85,13 +85,16 @@ class OldPolicy:
             for body in bodies:
                 group = decode_group(body)
                 seen = [*seen, group.id][-self.keep :]
-                rows = rows_of(group)
                 try:
+                    rows = rows_of(group)
                     await self.score(rows)
                     self.scored_ahead += len(rows)
                 except InputError as error:
                     # A version that is not there any more: no step will train this group.
                     log.warning("group %s is not scored ahead: %s", group.id, error)
+                except Exception:
+                    # The trainer examines each group that it takes, and rejects one that cannot be trained.
+                    log.exception("group %s cannot be scored", group.id)
             if not bodies:
                 await asyncio.sleep(PAUSE_S)
 

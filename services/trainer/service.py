@@ -174,8 +174,10 @@ class SyncFilePublisher:
         """Publish to engines where they are: those that have joined the job, too, and no longer to those that left."""
         with self._following:
             new, gone = self._addresses.update(self.job())
-            self._clients |= {url: EngineClient(url, self._token) for url in new}
-            self._left += [self._clients.pop(url) for url in gone]
+            self._left += [self._clients.pop(url) for url in (*gone, *new) if url in self._clients]
+            self._clients |= {
+                url: EngineClient(url, self._addresses.token(url) or self._token) for url in new
+            }
             follow = self.publisher.follow(list(self._clients.values()))
             asyncio.run_coroutine_threadsafe(follow, self._loop).result()
 

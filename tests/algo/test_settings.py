@@ -130,3 +130,38 @@ def test_the_table_of_presets_is_current():
 def test_tables_of_numbers_are_checked(algo, message):
     with pytest.raises(ConfigError, match=message):
         resolve_settings({"preset": "ppo", **algo})
+
+
+class TestReadingImpliesNeeding:
+    """A function of the user's own that reads a field of its inputs needs what fills it, with or without a mark."""
+
+    @pytest.fixture
+    def own(self, tmp_path, monkeypatch):
+        (tmp_path / "reading_losses.py").write_text(
+            "from asyncrl.algo.inputs import LossInputs, LossOutputs\n"
+            "def ratio(inputs: LossInputs) -> LossOutputs:\n"
+            "    return LossOutputs(-inputs.log_ratio * inputs.need('advantages'))\n"
+            "def named(inputs: LossInputs) -> LossOutputs:\n"
+            "    return LossOutputs(-inputs.need('reference_logp') * inputs.mask)\n"
+            "def plain(inputs: LossInputs) -> LossOutputs:\n"
+            "    return LossOutputs(-inputs.logp * inputs.need('advantages'))\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+
+    def test_a_loss_that_reads_the_ratio_needs_a_proximal_policy(self, own):
+        words = needed(resolve_settings({"loss": {"name": "reading_losses:ratio"}}))
+        assert "proximal" in words and "behavior" not in words
+
+    def test_a_loss_that_asks_for_a_field_by_name_needs_it(self, own):
+        assert "reference" in needed(resolve_settings({"loss": {"name": "reading_losses:named"}}))
+
+    def test_a_proximal_policy_that_nothing_reads_is_refused(self, own):
+        settings = {"loss": {"name": "reading_losses:plain"}, "proximal": {"name": "behavior"}}
+        with pytest.raises(
+            ConfigError, match=r"algo\.proximal: 'behavior' is read by no part of this objective"
+        ):
+            resolve_settings(settings)
+
+    def test_a_proximal_policy_that_the_loss_reads_is_taken(self, own):
+        settings = {"loss": {"name": "reading_losses:ratio"}, "proximal": {"name": "behavior"}}
+        assert resolve_settings(settings)["proximal"]["name"] == "behavior"

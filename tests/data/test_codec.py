@@ -44,7 +44,7 @@ def make_trajectory(episode_index=0, **changes):
         "components": {"goal": 0.25},
         "success": True,
         "timing": {"wall_s": 1.5},
-        "info": {"tags": ["a"]},
+        "info": {"agent": "a", "cached_tokens": 3},
         "routed_experts": np.arange(12, dtype=np.uint16).reshape(3, 2, 2) + 300,
         "conversation": '[{"role":"user","content":"6 \N{MULTIPLICATION SIGN} 8?"}]',
     } | changes

@@ -64,6 +64,15 @@ CASES = {
         Observed(steps(reward__mean=lambda s: 0.9 if s < 20 else 0.3)),
         r"the last 5 steps is 0\.300; it was 0\.900 around step 3",
     ),
+    "guard_acted": (
+        Observed(
+            steps(
+                guard__said=lambda s: "" if s != 9 else "step 9: it fell; back to version 4; the rate is now 0.1",
+                guard__rate_scale=0.5,
+            )
+        ),
+        "acted in 1 steps and went back to a checkpoint in 1 of them; the learning rate is 0.5 .* step 9: it fell",
+    ),
     "no_signal": (Observed(steps(group__zero_variance_fraction=0.8, **LOW)), "80% of the groups carry no signal"),
     "flat_reward": (Observed(steps(reward__mean=0.4)), r"the last 10 steps \(0\.400\) is that of the first \(0\.400\)"),
     "entropy_collapse": (

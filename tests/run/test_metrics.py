@@ -2,7 +2,7 @@
 
 import json
 
-from asyncrl.run.metrics import ProgressLine, plot_rewards, read_metrics
+from asyncrl.run.metrics import ProgressLine, offered_rewards, plot_rewards, read_metrics
 
 
 def test_a_torn_line_is_skipped_and_a_repeated_step_replaces(tmp_path):
@@ -31,3 +31,21 @@ def test_a_log_gets_one_line_a_step_with_what_matters(capsys):
         "step 3/10  reward 0.250  staleness 0.50 (max 1)  100 tokens/s  buffer 2 ready 7 running"
     )
     assert last.endswith("  0 s left")
+
+
+def step(number, trained, episodes, rewards):
+    return {
+        "step": number,
+        "reward/mean": trained,
+        "buffer/offered_episodes": episodes,
+        "buffer/offered_reward_sum": rewards,
+    }
+
+
+def test_the_curve_is_that_of_all_episodes_not_of_the_groups_that_were_left_to_train_on():
+    # In the second step 30 of 40 episodes succeeded, half of which were in groups without a failure.
+    assert offered_rewards([step(1, 0.5, 20, 10.0), step(2, 0.5, 60, 40.0)]) == [0.5, 0.75]
+
+
+def test_a_step_in_which_nothing_was_finished_has_the_reward_of_its_own_groups():
+    assert offered_rewards([step(1, 0.5, 20, 10.0), step(2, 0.25, 20, 10.0)]) == [0.5, 0.25]

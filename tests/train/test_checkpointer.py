@@ -3,7 +3,6 @@
 import json
 import random
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import (
     checkpoint_path,
     complete_checkpoints,
-    loadable_policy,
     state_files,
     state_folder,
 )
@@ -162,7 +160,7 @@ def test_a_run_that_keeps_no_versions_has_none_to_go_back_to_and_none_is_left_at
 
 def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_model, tmp_path):
     engine = trained(tiny_model)
-    extra = {"anchors": {"ewma": torch.arange(3.0), "kl_coef": 0.25}, "lags": {0: 5, 1: 7}}
+    extra = {"auxiliary": {"ewma": torch.arange(3.0), "kl_coef": 0.25}, "lags": {0: 5, 1: 7}}
     torch.manual_seed(7)
     random.seed(7)
     np.random.seed(7)
@@ -177,8 +175,8 @@ def test_a_checkpoint_restores_weights_moments_extras_and_random_state(tiny_mode
     torch.manual_seed(0)
     restored = Checkpointer(tmp_path, other, tiny_model).load(checkpoint_path(tmp_path, 2))
     assert restored.version == 2
-    assert torch.equal(restored.extra["anchors"].pop("ewma"), torch.arange(3.0))
-    assert restored.extra == {"anchors": {"kl_coef": 0.25}, "lags": {0: 5, 1: 7}}
+    assert torch.equal(restored.extra["auxiliary"].pop("ewma"), torch.arange(3.0))
+    assert restored.extra == {"auxiliary": {"kl_coef": 0.25}, "lags": {0: 5, 1: 7}}
     assert torch.equal(torch.rand(3), drawn[0])
     assert (random.random(), np.random.rand()) == drawn[1:]
     step_once(other)
@@ -313,41 +311,12 @@ def test_the_marker_lists_every_file(tiny_model, tmp_path):
     }
 
 
-def as_written_before(path):
-    """Give a checkpoint the layout of earlier versions: the training state beside the policy."""
-    for file in (path / "training_state").iterdir():
-        file.rename(path / file.name)
-    (path / "training_state").rmdir()
-    listed = json.loads((path / "complete.json").read_text())
-    moved = {name.removeprefix("training_state/"): entry for name, entry in listed.items()}
-    (path / "complete.json").write_text(json.dumps(moved))
-
-
 def test_only_the_policys_weights_lie_where_vllm_looks_for_weights(tiny_model, tmp_path):
     saver = Checkpointer(tmp_path, trained(tiny_model, steps=1), tiny_model)
     saver.save(1, {})
     saver.wait()
     path = checkpoint_path(tmp_path, 1)
     assert [p.name for p in path.glob("*.safetensors")] == ["model.safetensors"]
-    assert loadable_policy(str(path), tmp_path) == str(path)
-
-
-def test_a_checkpoint_with_the_state_in_the_policys_folder_still_resumes_and_loads(tiny_model, tmp_path):
-    engine = trained(tiny_model)
-    saver = Checkpointer(tmp_path / "checkpoints", engine, tiny_model)
-    saver.save(2, {"count": 3})
-    saver.wait()
-    path = checkpoint_path(tmp_path / "checkpoints", 2)
-    as_written_before(path)
-    assert newest_usable(tmp_path / "checkpoints", at_most=2) == (2, path)
-    other = make_engine(tiny_model, 1)
-    assert Checkpointer(tmp_path, other, tiny_model).load(path).extra == {"count": 3}
-    assert worst(gather_state(other), gather_state(engine)) == 0
-    policy = Path(loadable_policy(str(path), tmp_path))
-    assert {p.name for p in path.iterdir()} - {p.name for p in policy.iterdir()} == {
-        "training.safetensors", "training.json", "complete.json",
-    }  # fmt: skip
-    assert (policy / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
 
 
 def test_a_second_engine_is_saved_and_restored_with_the_first(tiny_model, tmp_path):

@@ -29,7 +29,7 @@ def test_a_group_without_a_success_is_completed_by_its_own_problems_and_no_other
     ]
     whole, *others = pool.complete(again, 3)
     assert [t.reward for t in whole.trajectories] == [0.0, 0.0, 1.0]
-    assert whole.trajectories[2].info["pooled_from"] == "1-a/1"
+    assert whole.trajectories[2].pooled_from == "1-a/1"
     assert others == again[1:], "one of a problem without a success, and one that has its own"
 
 

@@ -63,8 +63,8 @@ def test_a_step_decodes_each_group_once_and_builds_one_batch_of_them(engine, mon
     monkeypatch.setattr(step_batch, "StepBatch", counted("batches", StepBatch))
     with count_codec(counts):
         assert trainer.run() == 2
-    # A streamed step also has one batch of each group that arrives.
-    assert counts == {"decoded": 4, "batches": 2 * (1 + arriving), "lags": 2}
+    # Each group is prepared for itself first. A streamed step also has one batch of each group that arrives.
+    assert counts == {"decoded": 4, "batches": 2 * (1 + 2 + arriving), "lags": 2}
 
 
 def test_each_step_reports_reward_staleness_and_the_warmed_up_learning_rate(engine):

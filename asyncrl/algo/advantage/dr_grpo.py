@@ -15,11 +15,12 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.needs import group_local
+from asyncrl.algo.needs import group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
 @group_local
+@zero_where_equal("rewards")
 def dr_grpo(batch: AdvantageBatch, *, singleton: Literal["zero", "raw"] = "zero") -> Tensor:
     """[B,T] group-centred advantages."""
     return to_tokens(grpo_scores(batch.returns, batch.group, std="none", singleton=singleton), batch.mask)

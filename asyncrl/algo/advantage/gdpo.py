@@ -17,7 +17,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean, group_std
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, zero_where_equal
 from asyncrl.algo.normalize import standardise
 from asyncrl.algo.ops import to_tokens, whiten
 
@@ -43,6 +43,7 @@ def combine_components(scores: Tensor, weights: Tensor) -> Tensor:
 
 
 @needs("components")
+@zero_where_equal("components")
 def gdpo(
     batch: AdvantageBatch,
     *,

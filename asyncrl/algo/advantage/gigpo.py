@@ -25,7 +25,7 @@ from asyncrl.algo.advantage.steps import (
 )
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index
-from asyncrl.algo.needs import group_local, needs
+from asyncrl.algo.needs import group_local, needs, zero_where_equal
 
 
 def anchor_groups(prompt: Tensor, observations: list[str]) -> Tensor:
@@ -40,6 +40,7 @@ def flat_observations(batch: AdvantageBatch) -> list[str]:
 
 @needs("turns", "observations")
 @group_local
+@zero_where_equal("rewards", "steps")
 def gigpo(
     batch: AdvantageBatch,
     *,

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import apply_singleton_rule, group_mean
+from asyncrl.algo.needs import zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
+@zero_where_equal("rewards")
 def gpg(batch: AdvantageBatch, *, f_norm: float = 1.0, singleton: Literal["zero", "raw"] = "zero") -> Tensor:
     """[B,T] GPG advantages."""
     rewards = batch.returns

@@ -27,7 +27,7 @@ from asyncrl.algo.advantage.steps import (
 )
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index, group_size
-from asyncrl.algo.needs import group_local, needs
+from asyncrl.algo.needs import group_local, needs, zero_where_equal
 
 
 def histories(
@@ -81,6 +81,7 @@ def history_levels(
 
 @needs("turns", "observations")
 @group_local
+@zero_where_equal("rewards", "steps")
 def hgpo(
     batch: AdvantageBatch,
     *,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index, group_mean
-from asyncrl.algo.needs import group_local, needs
+from asyncrl.algo.needs import group_local, needs, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -30,6 +30,7 @@ def peers(prompt: Tensor, agents: list[str], rollouts: list[str], rollout_agents
 
 @needs("agents")
 @group_local
+@zero_where_equal("rewards")
 def hierarchical_grpo(batch: AdvantageBatch, *, rollout_agents: list[str]) -> Tensor:
     """[B,T] advantages; every row is one invocation."""
     scores = batch.returns

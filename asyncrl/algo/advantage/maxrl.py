@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean
-from asyncrl.algo.needs import group_local
+from asyncrl.algo.needs import group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -24,6 +24,7 @@ def maxrl_scores(rewards: Tensor, group: Tensor, eps: float = 0.0) -> Tensor:
 
 
 @group_local
+@zero_where_equal("rewards")
 def maxrl(batch: AdvantageBatch, *, eps: float = 0.0) -> Tensor:
     """[B,T] MaxRL advantages."""
     return to_tokens(maxrl_scores(batch.returns, batch.group, eps), batch.mask)

@@ -20,7 +20,7 @@ from torch import Tensor
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.groups import dense
 from asyncrl.algo.metrics import mean_over
-from asyncrl.algo.needs import group_local
+from asyncrl.algo.needs import group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -58,6 +58,7 @@ def median_centred(
 
 
 @group_local
+@zero_where_equal("rewards")
 def mc_grpo(
     batch: AdvantageBatch,
     *,

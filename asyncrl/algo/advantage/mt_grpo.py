@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.needs import group_local, needs
+from asyncrl.algo.needs import group_local, needs, zero_where_equal
 
 
 def turn_credit(
@@ -38,6 +38,7 @@ def first_result_position(turn_ids: Tensor) -> Tensor:
 
 @needs("turns")
 @group_local
+@zero_where_equal("rewards", "turn_rewards")
 def mt_grpo(batch: AdvantageBatch, *, coef: float = 1.0, eps: float = 1e-4, ddof: int = 1) -> Tensor:
     """[B,T] MT-GRPO advantages."""
     earlier = [sum(turns[:-1]) for turns in batch.need("turn_rewards")]

@@ -21,7 +21,7 @@ from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.advantage.steps import first_rows
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.groups import group_index, group_mean
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 MAIN = ""
@@ -83,6 +83,7 @@ def aligned_copies(prompt: list[int], rollouts: list[str], agents: list[str], pe
 
 
 @needs("agents")
+@zero_where_equal("rewards")
 def multi_agent(
     batch: AdvantageBatch,
     *,

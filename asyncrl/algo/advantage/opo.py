@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import apply_singleton_rule, group_mean
-from asyncrl.algo.needs import group_local
+from asyncrl.algo.needs import group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -24,6 +24,7 @@ def opo_scores(rewards: Tensor, group: Tensor, lengths: Tensor, singleton: str =
 
 
 @group_local
+@zero_where_equal("rewards")
 def opo(batch: AdvantageBatch, *, singleton: Literal["zero", "raw"] = "zero") -> Tensor:
     """[B,T] advantages against the length-weighted mean."""
     return to_tokens(opo_scores(batch.returns, batch.group, batch.lengths, singleton), batch.mask)

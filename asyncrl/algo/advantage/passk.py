@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import dense, group_std
-from asyncrl.algo.needs import group_local
+from asyncrl.algo.needs import group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -34,6 +34,7 @@ def passk_scores(
 
 
 @group_local
+@zero_where_equal("rewards")
 def passk(batch: AdvantageBatch, *, std: bool = True, eps: float = 1e-6, ddof: int = 1) -> Tensor:
     """[B,T] pass@k advantages."""
     return to_tokens(passk_scores(batch.returns, batch.group, std, eps, ddof), batch.mask)

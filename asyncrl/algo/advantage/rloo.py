@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.needs import group_local
+from asyncrl.algo.needs import group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -23,6 +23,7 @@ def rloo_scores(rewards: Tensor, group: Tensor, singleton: str = "zero") -> Tens
 
 
 @group_local
+@zero_where_equal("rewards")
 def rloo(batch: AdvantageBatch, *, singleton: Literal["zero", "raw"] = "zero") -> Tensor:
     """[B,T] leave-one-out advantages."""
     return to_tokens(rloo_scores(batch.returns, batch.group, singleton), batch.mask)

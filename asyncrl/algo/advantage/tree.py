@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_mean
-from asyncrl.algo.needs import group_local, needs
+from asyncrl.algo.needs import group_local, needs, zero_where_equal
 
 
 def leaves_below(parents: list[int], branch_turns: list[int]) -> dict[tuple[int, int], list[int]]:
@@ -82,6 +82,7 @@ def _node_before(
 
 @needs("turns", "branches")
 @group_local
+@zero_where_equal("rewards")
 def tree(batch: AdvantageBatch) -> Tensor:
     """[B,T] advantages, constant over each node's turns."""
     branches, turn_ids = batch.need("branches"), batch.need("turn_ids")

@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncrl.algo.advantage.steps import centred_in_groups, episode_advantage, step_rows, steps_to_tokens
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import group_index
-from asyncrl.algo.needs import group_local, needs
+from asyncrl.algo.needs import group_local, needs, zero_where_equal
 
 
 def matched_returns(step_reward: Tensor, traj: Tensor, matches: Tensor, gamma: float) -> Tensor:
@@ -41,6 +41,7 @@ def index_groups(prompt: Tensor, step_index: Tensor) -> Tensor:
 
 @needs("turns", "matches")
 @group_local
+@zero_where_equal("rewards", "turn_rewards", "matches")
 def ui_s1(
     batch: AdvantageBatch,
     *,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.groups import dense, group_std
-from asyncrl.algo.needs import needs
+from asyncrl.algo.needs import needs, zero_where_equal
 from asyncrl.algo.ops import bounded_ratio, sequence_log_ratio, to_tokens
 
 
@@ -75,6 +75,7 @@ def _score_norms(batch: AdvantageBatch, score: str) -> Tensor:
 @needs("behavior", "proximal")
 @needs("sum_pi_squared", score="logit")
 @needs("score_norms", score="gradient")
+@zero_where_equal("rewards")
 def vcpo(
     batch: AdvantageBatch,
     *,

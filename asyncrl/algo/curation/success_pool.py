@@ -16,11 +16,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from asyncrl.algo.curation.early_end import succeeded
+from asyncrl.algo.curation.signal import succeeded
 from asyncrl.types import Group, Task, Trajectory
 
-POOLED = "pooled_from"
-"""Key of `Trajectory.info` of a success that completes a group: the task and the episode that it is from."""
 _WITH_SIBLINGS = ("rollout", "branch_of")
 """Keys of `Trajectory.info` of rows that are part of an episode, or lean on another one of their group."""
 
@@ -32,7 +30,7 @@ def problem(task: Task) -> str:
 
 def is_pooled(trajectory: Trajectory) -> bool:
     """True for a success that completes a group of which it was not sampled."""
-    return POOLED in trajectory.info
+    return bool(trajectory.pooled_from)
 
 
 def best_success(trajectories: Iterable[Trajectory]) -> Trajectory | None:
@@ -52,8 +50,8 @@ def lacks_success(group: Group) -> bool:
 def completed(group: Group, success: Trajectory) -> Group:
     """Return the group with the success as its last episode."""
     index = 1 + max(max(t.episode_index, t.rollout) for t in group.trajectories)
-    info = {**success.info, POOLED: f"{success.task_id}/{success.episode_index}"}
-    row = replace(success, task_id=group.task.id, episode_index=index, info=info)
+    source = f"{success.task_id}/{success.episode_index}"
+    row = replace(success, task_id=group.task.id, episode_index=index, pooled_from=source)
     return replace(group, trajectories=(*group.trajectories, row))
 
 

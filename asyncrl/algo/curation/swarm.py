@@ -15,7 +15,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +24,6 @@ MAX_EPISODES = 64
 """Of one group."""
 MAX_GROUP_BYTES = 4 * 2**20
 """Of one group on its way between runs."""
-FROM_PEER = "swarm"
-"""Key of `Trajectory.info`: the run that sampled it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +43,13 @@ class Terms:
 def shareable(group: Group) -> bool:
     """Whether others can train the group: one plain trajectory an episode, and rewards that differ."""
     plain = all(
-        not t.images and t.routed_experts is None and t.info.keys().isdisjoint(_TOLD_APART)
+        not (t.images or t.peer or t.routed_experts is not None) and t.info.keys().isdisjoint(_TOLD_APART)
         for t in group.usable
     )
     return plain and has_signal(group)
 
 
-_TOLD_APART = frozenset({"rollout", "agent", "branch_of", "opponent", FROM_PEER})
+_TOLD_APART = frozenset({"rollout", "agent", "branch_of", "opponent"})
 """Keys of `Trajectory.info` without which a trajectory means something else."""
 
 
@@ -114,13 +111,13 @@ def adopted(group: Group, name: str, peer: str, version: int) -> Group:
     came: age counts from there. The log-probabilities stay the peer's.
     """
     task = replace(group.task, id=f"{name}/{group.task.id}")
-    info: dict[str, Any] = {FROM_PEER: peer}
     trajectories = tuple(
         replace(
             t,
             task_id=task.id,
             versions=np.where(t.loss_mask, version, NOT_SAMPLED).astype(np.int32),
-            info=info,
+            info={},
+            peer=peer,
             timing={},
             conversation="",
         )

@@ -21,6 +21,7 @@ class AdapterEnv(Env):
     library: ClassVar[str] = ""
     extra: ClassVar[str] = ""
     required: ClassVar[tuple[str, ...]] = ()
+    provides = frozenset({"components"})
     oracle_optional: ClassVar[bool] = True
     """`asyncrl env check` accepts a missing oracle."""
 

@@ -18,7 +18,7 @@ from asyncrl.errors import (
     InfrastructureError,
     UnavailableError,
 )
-from asyncrl.types import Message
+from asyncrl.types import MAX_EXTRACTED, Message
 
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.EAGAIN, errno.EDQUOT})
 """Error numbers of a machine that has run out of a resource."""
@@ -74,6 +74,11 @@ def check_messages(messages: Any, what: str) -> list[Message]:
     return found
 
 
+def readable(extracted: Any) -> str:
+    """Return what was taken as an answer as text that is short enough to be kept with every episode."""
+    return str(extracted).encode("utf-8", "replace").decode()[:MAX_EXTRACTED]
+
+
 def check_step(step: Any) -> Step:
     """Return the step with plain numbers. Raises `TypeError` or `ValueError` for what breaks the contract."""
     if not isinstance(step, Step):
@@ -90,6 +95,7 @@ def check_step(step: Any) -> Step:
         observation_id=str(step.observation_id),
         truncated=bool(step.truncated),
         agent=None if step.agent is None else str(step.agent),
+        extracted=readable(step.extracted),
         tools=None if step.tools is None else check_tools(step.tools, "step.tools"),
         rewards={str(name): _number(value, f"rewards[{name!r}]") for name, value in step.rewards.items()},
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.evaluation.importers.records import Imported, text
+from asyncrl.rewards.programs.published import program_tests
 
 ENV = "asyncrl.envs.benchmarks.program:Program"
 EXPECTED = (
@@ -15,13 +16,6 @@ EXPECTED = (
 
 def read(record: Mapping[str, Any]) -> Imported:
     """See `Importer.read`."""
-    tests, imports = record["test_list"], record.get("test_imports") or []
-    for name, value in (("test_list", tests), ("test_imports", imports)):
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise TypeError(f"{name}: must be a list of texts, got {value!r:.80}")
-    if not tests:
-        raise ValueError("test_list: is empty")
-    setup = record.get("test_setup_code") or ""
-    statement = f"{text(record, 'text', 'prompt')}\n\nIt must pass this test:\n```python\n{tests[0]}\n```"
-    check = "\n".join([*imports, setup, *tests])
-    return Imported(str(record.get("task_id", "")), {"statement": statement, "check": check})
+    tests = program_tests({"test_list": record["test_list"], **record})
+    statement = f"{text(record, 'text', 'prompt')}\n\nIt must pass this test:\n```python\n{record['test_list'][0]}\n```"
+    return Imported(str(record.get("task_id", "")), {"statement": statement, **tests})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,10 +13,16 @@ from asyncrl.errors import ConfigError, InputError
 from asyncrl.textfile import BOM, json_records, open_bytes, read_text, record_of
 from asyncrl.types import Task
 
+log = logging.getLogger("asyncrl.evaluation")
+
 FORMATS = ("math", "humaneval", "mbpp", "livecodebench", "bfcl", "bfcl_multi_turn", "ifeval")
 """Modules of this package."""
 PEEK_BYTES = 4096
 """How far into a file is looked for what it is."""
+
+
+KEPT = ("tags", "difficulty", "level")
+"""Fields that results are broken down by."""
 
 
 class Imported(NamedTuple):
@@ -23,6 +30,10 @@ class Imported(NamedTuple):
 
     id: str
     data: dict[str, Any]
+
+
+class NeverRight(ValueError):
+    """A record whose answer no answer of a model can match."""
 
 
 class Importer(Protocol):
@@ -58,10 +69,15 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
     module = importer(name)
     tasks: list[Task] = []
     seen: dict[str, int] = {}
+    never: dict[str, str] = {}
+    unread: dict[str, None] = {}
     for number, record in _records(Path(path)):
         where = f"{path}, line {number}"
         try:
             found = module.read(record)
+        except NeverRight as error:
+            never[where] = str(error)
+            continue
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             wrong = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{where}: {wrong}; expected: {module.EXPECTED}") from error
@@ -69,10 +85,20 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
         if task_id in seen:
             raise InputError(f"{where}: id {task_id!r} stands on line {seen[task_id]} already")
         seen[task_id] = number
-        kept = {key: record[key] for key in ("tags", "difficulty", "level") if key in record}
+        kept = {key: record[key] for key in KEPT if key in record}
+        unread |= dict.fromkeys(key for key in record if key not in (*KEPT, *getattr(module, "READ", record)))
         tasks.append(Task(task_id, module.ENV, number, "heldout", {**kept, **found.data}))
+    if never:
+        where, why = next(iter(never.items()))
+        raise InputError(
+            f"{where}: {why}; {len(never)} of {len(never) + len(tasks)} records have an answer that nothing can match: "
+            f"mend them or leave them out; expected: {module.EXPECTED}"
+        )
     if not tasks:
         raise InputError(f"{path}: holds no task; expected: {module.EXPECTED}")
+    if unread:
+        # A question that lacks a part of itself cannot be answered, and nothing else would say so.
+        log.warning("%s: fields that no question shows: %s", path, ", ".join(unread))
     return tasks
 
 

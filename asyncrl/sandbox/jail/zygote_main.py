@@ -20,6 +20,7 @@ import os
 import resource
 import select
 import signal
+import site
 import socket
 import sys
 import threading
@@ -243,5 +244,9 @@ def main() -> None:
         importlib.import_module(name)
     importlib.import_module("encodings.utf_8")
     importlib.import_module("atexit")
+    # exit(), quit() and help(), which an interpreter without site lacks.
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
     _become_init()
     Zygote(sock, config).run()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from asyncrl.algo.curation.success_pool import (
-    POOLED,
     as_played,
     best_success,
     completed,
@@ -62,7 +61,7 @@ def test_a_completed_group_has_the_success_as_its_last_episode_with_all_that_was
     whole = completed(hopeless, success)
     row = whole.trajectories[3]
     assert (row.task_id, row.episode_index, row.rollout) == ("00000009-t", 3, 3)
-    assert row.info == {**success.info, POOLED: "00000001-t/1"}
+    assert (row.info, row.pooled_from) == (success.info, "00000001-t/1")
     assert (row.reward, row.min_version) == (1.0, 3)
     for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
         assert np.array_equal(getattr(row, name), getattr(success, name))

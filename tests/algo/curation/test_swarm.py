@@ -68,7 +68,7 @@ def test_an_adopted_group_has_this_runs_version_and_the_peers_log_probabilities(
     for mine, theirs in zip(taken.trajectories, plain().trajectories, strict=True):
         assert mine.versions.tolist() == np.where(theirs.loss_mask, 3, -1).tolist()
         assert mine.behavior_logprobs.tolist() == theirs.behavior_logprobs.tolist()
-        assert (mine.task_id, mine.info) == ("swarm/ab/t", {"swarm": "peer"})
+        assert (mine.task_id, mine.info, mine.peer) == ("swarm/ab/t", {}, "peer")
 
 
 def test_a_step_draws_from_every_peer_before_it_draws_a_second_of_one():

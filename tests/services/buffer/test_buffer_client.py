@@ -153,6 +153,37 @@ def test_put_many_answers_each_group_for_itself(service):
     assert (status["ready"], status["in_flight"], status["pending"]) == (1, 1, 2)
 
 
+def test_a_group_that_no_check_has_foreseen_is_refused_and_those_beside_it_are_put(service, monkeypatch):
+    """Whatever a group makes the ledger raise, it costs its sender that group and nobody else anything."""
+    ledger = service.ledger
+    put = ledger._puts.put
+
+    def surprised(one, *rest):
+        if one.trajectories[0].info.get("attempts") == 13:
+            ledger._store.execute("UPDATE tasks SET reason = 'half done'")
+            raise TypeError("unhashable type: 'list'")
+        return put(one, *rest)
+
+    monkeypatch.setattr(ledger._puts, "put", surprised)
+
+    async def act(client):
+        await client.add_tasks(tasks(4))
+        leases = [await client.lease("w", 0) for _ in range(3)]
+        groups = [group(lease) for lease in leases]
+        odd = dataclasses.replace(groups[1].trajectories[0], info={"attempts": 13})
+        groups[1] = dataclasses.replace(groups[1], trajectories=(odd, *groups[1].trajectories[1:]))
+        answers = await client.put_many(groups)
+        assert [getattr(a, "outcome", type(a)) for a in answers] == ["ready", InputError, "ready"]
+        assert "cannot be dealt with: TypeError" in str(answers[1])
+        with pytest.raises(InputError, match="cannot be dealt with"):
+            await client.put(groups[1])
+        return await client.status()
+
+    status = with_client(service, act)
+    assert (status["ready"], status["in_flight"]) == (2, 1)
+    assert not ledger._store.rows("SELECT 1 FROM tasks WHERE reason = 'half done'")
+
+
 def test_waiting_calls_are_answered_by_the_change_they_wait_for(service):
     async def act(client):
         lease = asyncio.ensure_future(client.lease("w", 20.0))

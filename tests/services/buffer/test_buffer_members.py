@@ -6,10 +6,10 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.config import parse_config
-from asyncrl.credentials import read_credentials
+from asyncrl.credentials import join_credentials, read_credentials
 from asyncrl.endpoint import announce
 from asyncrl.errors import ConfigError, ConflictError, InputError, UnavailableError
-from asyncrl.services.buffer.client import BufferClient
+from asyncrl.services.buffer.client import Addresses, BufferClient
 from asyncrl.services.buffer.members import MEMBER_S, Describe, Members
 from asyncrl.services.joining import Membership, fetch_job
 from tests.buffer.serving import ThreadService
@@ -104,8 +104,8 @@ def test_a_member_that_says_nothing_is_forgotten():
     members.described = Describe(**JOB)
     members.join("engine", "http://a:1", RUN.caller, now=0.0)
     members.join("env", "http://b:1", RUN.caller, now=10.0)
-    assert members.job(MEMBER_S)["joined"]["engine"] == ["http://a:1"]
-    assert members.job(MEMBER_S + 1)["joined"] == {"engine": [], "env": ["http://b:1"]}
+    assert members.job(MEMBER_S, RUN.caller, RUN)["joined"]["engine"] == ["http://a:1"]
+    assert members.job(MEMBER_S + 1, RUN.caller, RUN)["joined"] == {"engine": [], "env": ["http://b:1"]}
 
 
 def test_a_buffer_that_has_just_started_says_that_it_may_not_know_everybody():
@@ -113,11 +113,11 @@ def test_a_buffer_that_has_just_started_says_that_it_may_not_know_everybody():
     members.described = Describe(**JOB)
     members.join("engine", "http://b:1", RUN.caller, now=100.0)
     members.leave("http://b:1", RUN.caller)
-    early, late = members.job(101.0), members.job(101.0 + MEMBER_S)
+    early, late = (members.job(at, RUN.caller, RUN) for at in (101.0, 101.0 + MEMBER_S))
     assert (early["settled"], late["settled"]) == (False, True)
     assert early["left"] == ["http://b:1"]
     members.join("engine", "http://b:1", RUN.caller, now=102.0)
-    assert members.job(103.0)["left"] == []
+    assert members.job(103.0, RUN.caller, RUN)["left"] == []
 
 
 @pytest.mark.parametrize(("policy", "path"), [("", ""), ("helpers", "/policies/helpers")])
@@ -138,7 +138,7 @@ def test_a_member_joins_once_it_has_an_address_and_leaves_at_its_end(service, tm
 
 def test_a_member_speaks_for_itself_only(service):
     ask(service, lambda c: c.describe(JOB))
-    guest = RUN.issue("guest").bearer("buffer")
+    guest = join_credentials(RUN, ["engine", "env"]).bearer("buffer")
     text_one = ask(service, lambda c: c.enroll("engine"), token=guest)
     text_two = ask(service, lambda c: c.enroll("env"), token=guest)
     one, two = (read_credentials(text).bearer("buffer") for text in (text_one, text_two))
@@ -163,3 +163,54 @@ def test_workers_that_join_get_names_of_their_own(service):
         for _ in range(2)
     ]
     assert len({*names, "rollout-0"}) == 3
+
+
+def test_a_join_token_is_good_for_its_roles_only(service):
+    guest = join_credentials(RUN).bearer("buffer")
+    assert (
+        read_credentials(ask(service, lambda c: c.enroll("rollout", "w"), token=guest)).caller.role
+        == "worker"
+    )
+    for role in ("engine", "env"):
+        with pytest.raises(
+            ConfigError, match=f"not for '{role}'; whoever has the run makes one .* --role {role}"
+        ):
+            ask(service, lambda c, role=role: c.enroll(role), token=guest)
+
+
+def test_those_who_call_a_member_are_told_a_token_that_it_and_nobody_else_takes(service):
+    url, own = "http://127.0.0.1:3", JOB["engines"][0]
+    ask(service, lambda c: c.describe(JOB))
+    member = read_credentials(ask(service, lambda c: c.enroll("engine")))
+    for address in (url, own):
+        ask(service, lambda c, address=address: c.join("engine", address), token=member.bearer("buffer"))
+    worker = RUN.issue("worker", "w")
+    tokens = ask(service, lambda c: c.job(), token=worker.bearer("buffer"))["tokens"]
+    assert list(tokens) == [url], "the address of the run's own engine is not a member's"
+    header = f"Bearer {tokens[url]}".encode()
+    assert member.access("engine").caller(header) == worker.caller
+    assert RUN.access("engine").caller(header) is None
+    for role in ("env", "guest"):
+        caller = RUN.issue(role).bearer("buffer")
+        assert ask(service, lambda c: c.job(), token=caller)["tokens"] == {}
+
+
+def test_a_process_follows_a_member_that_another_one_has_replaced():
+    addresses = Addresses("engine", ["http://a:1"])
+
+    def job(joined, tokens, settled=True):
+        described = {
+            "joined": {"engine": joined},
+            "tokens": tokens,
+            "settled": settled,
+            "left": [],
+            "moved": {},
+        }
+        return addresses.update(described)
+
+    assert job(["http://b:1"], {"http://b:1": "one"}) == ({"http://b:1"}, set())
+    assert job([], {}, settled=False) == (set(), set())
+    assert addresses.token("http://b:1") == "one"
+    assert job(["http://b:1"], {"http://b:1": "two"}) == ({"http://b:1"}, set())
+    assert (addresses.token("http://b:1"), addresses.token("http://a:1")) == ("two", None)
+    assert job([], {}) == (set(), {"http://b:1"})

@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+import yarl
 from transformers import AutoModelForCausalLM
 
 from asyncrl.credentials import authorization
@@ -23,7 +24,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.service import EngineOptions, reserved_port, serve_engine
 from asyncrl.weights.files import write_weights
 from tests.app_thread import free_port
-from tests.credentials import AUTHORIZED, PACKED, RUN
+from tests.credentials import AUTHORIZED, PACKED, RUN, TOKEN
 from tests.engines import ENGINE
 
 pytestmark = pytest.mark.slow
@@ -285,6 +286,8 @@ def test_a_corrupted_weight_file_is_refused_and_the_weights_stay(engine_url, eng
     ("method", "path", "worker_may"),
     [
         ("POST", "/resume", False),
+        ("POST", "/sleep", False),
+        ("POST", "/v1/load_lora_adapter", False),
         ("POST", "/update_weights", False),
         ("POST", "/wake_up", False),
         ("POST", "/collective_rpc", False),
@@ -319,7 +322,85 @@ def test_every_route_asks_for_a_token_and_only_the_trainers_loads_weights(
     assert asyncio.run(status(trainer | {"Origin": "http://localhost"})) == 403
     assert asyncio.run(status(trainer | {"Host": "evil.example"})) == 403
     if method == "GET":
-        assert asyncio.run(status(trainer)) not in (401, 403)
+        nobodys = path in ("/server_info", "/openapi.json")
+        assert (asyncio.run(status(trainer)) in (401, 403)) is nobodys
+
+
+VLLMS_OWN = {
+    "POST": (
+        *(
+            "collective_rpc",
+            "pause",
+            "resume",
+            "update_weights",
+            "start_weight_update",
+            "finish_weight_update",
+        ),
+        *("init_weight_transfer_engine", "shutdown_weight_transfer_engine", "update_weight_version"),
+        *(
+            "abort_requests",
+            "release_kv_cache_memory",
+            "reset_mm_cache",
+            "reset_encoder_cache",
+            "start_profile",
+        ),
+        *(
+            "stop_profile",
+            "scale_elastic_ep",
+            "weight_checker",
+            "tokenize",
+            "detokenize",
+            "classify",
+            "rerank",
+        ),
+        *(
+            "invocations",
+            "v1/load_lora_adapter",
+            "v1/unload_lora_adapter",
+            "inference/v1/generate",
+            "v1/embeddings",
+        ),
+    ),
+    "GET": (
+        *(
+            "server_info",
+            "is_paused",
+            "load",
+            "weight_info",
+            "get_world_size",
+            "kv_event_sources",
+            "openapi.json",
+        ),
+        *(
+            "docs",
+            "redoc",
+            "version",
+            "v1/anything",
+            "v1/models/../../collective_rpc",
+            "fault_tolerance/status",
+        ),
+    ),
+}
+
+
+def test_of_vllms_own_routes_those_that_are_not_named_answer_nobody(engine_url):
+    """Some of them call any method of its workers; what another release of vLLM brings is closed, too."""
+
+    async def statuses(headers):
+        kind = {"Content-Type": "application/json"}
+        async with aiohttp.ClientSession(engine_url, headers=headers | kind) as http:
+            found = {}
+            for method, paths in VLLMS_OWN.items():
+                for path in paths:
+                    url = yarl.URL(f"{engine_url}/{path}", encoded=True)
+                    async with http.request(method, url, data=b"{}") as response:
+                        found[path] = response.status
+            return found
+
+    for role in ("trainer", "worker", "engine"):
+        token = RUN.issue(role, "w").bearer("engine") or RUN.issue(role, "w").bearer("buffer")
+        assert set(asyncio.run(statuses(authorization(token))).values()) <= {401, 403}, role
+    assert set(asyncio.run(statuses(authorization(TOKEN))).values()) == {403}, "the run's own token"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from asyncrl import process_start
+from asyncrl.config_sections import ModelConfig
 from asyncrl.env.adapters.tau2 import Tau2
 from asyncrl.env.chat_endpoint import KEY_VARIABLE
 from asyncrl.env.protocol import Action
@@ -203,7 +204,15 @@ def test_benchmarks_find_the_same_through_it_as_through_plain_vllm(
     ],
 )
 def test_formats_of_the_recipe_become_vllms_parsers(formats, parsers):
-    command = policy_command(EngineOptions("m"), "m", "127.0.0.1", 1, *formats)
+    model = ModelConfig(path="m", tool_format=formats[0], reasoning_format=formats[1])
+    command = policy_command(EngineOptions("m"), "127.0.0.1", 1, model)
     start = command.index("--tool-call-parser")
     assert command[start : start + len(parsers)] == parsers
     assert ("--reasoning-parser" in command) == (len(parsers) == 4)
+
+
+def test_the_chat_template_and_its_variables_are_those_of_the_run():
+    model = ModelConfig(path="m", chat_template="my.jinja", chat_template_args={"enable_thinking": False})
+    command = policy_command(EngineOptions("m"), "m", "127.0.0.1", 1, model)
+    assert command[command.index("--chat-template") + 1] == "my.jinja"
+    assert command[command.index("--default-chat-template-kwargs") + 1] == '{"enable_thinking": false}'

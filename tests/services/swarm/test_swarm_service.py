@@ -131,7 +131,7 @@ def test_a_pool_takes_each_peers_group_once_and_counts_what_it_refuses(served, c
     }  # fmt: skip
     assert "'run-a' in the swarm are not trained: a reward is beyond swarm.max_reward" in caplog.text
     (kept,) = taking.draw(3, [plain("own")])
-    assert kept.trajectories[0].info == {"swarm": A}
+    assert (kept.trajectories[0].info, kept.trajectories[0].peer) == ({}, A)
     assert [t.reward for t in kept.trajectories] == [0.0, 1.0]
     assert taking.draw(3, [plain("own")]) == [kept]
     assert taking.metrics(3)["swarm/mixed_tokens"] == 12.0

@@ -1,0 +1,292 @@
+"""Compares expressions with SymPy, each in a process of its own, which ends with its verdict or its limits.
+
+    PYTHON -P asyncrl/rewards/answers/grader_main.py SLOTS
+
+Reads JSON lines `{"id", "op", "gold", "answer", "patient"}` and writes `{"id", "verdict"}`: "true", "false", "cut" (it
+took all the CPU time or memory that one comparison has), "late" (it had no CPU time for long), "unread" (the gold could
+not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has everything imported. One that
+needs longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is worth that (`patient`), so
+that hanging ones cost the others little.
+This file imports nothing of asyncrl.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import resource
+import selectors
+import signal
+import sys
+import time
+from typing import Any
+
+QUICK_S, WHOLE_S = 1, 3
+"""CPU seconds of the first and of the second try."""
+WALL_S = 25.0
+MEMORY_BYTES = 1024**3
+"""Beyond what the server itself has."""
+TOLERANCE = 1e-6
+"""Relative, between a decimal and what no decimal can be."""
+WARM = (
+    ("x^2+1", "1+x^2"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"\sqrt{2}", "1.41421356"),
+    ("(1,2]", r"\{1,2\}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3"),
+)
+DIGITS = 60
+
+
+def compared(op: str, gold: str, answer: str) -> str:
+    """Return the verdict on two expressions in LaTeX."""
+    left = _parsed(gold)
+    if left is None:
+        return "unread"
+    if op == "read":
+        return "true"
+    right = _parsed(answer)
+    if right is None:
+        return "false"
+    if op == "close":
+        return "true" if _close(left, right, 1e-2) else "false"
+    return "true" if _equal(left, right) else "false"
+
+
+def _parsed(text: str) -> Any:
+    from math_verify import parse
+
+    try:
+        found = parse(f"${text}$", parsing_timeout=None)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:
+        return None
+    # The second item is the text itself, where it could not be read otherwise.
+    return None if not found or isinstance(found[0], str) else found[0]
+
+
+def _equal(gold: Any, answer: Any) -> bool:
+    import sympy
+    from math_verify import verify
+    from sympy.core.relational import Relational
+
+    gold, answer = _exact(gold), _exact(answer)
+    if isinstance(gold, sympy.Interval) and isinstance(answer, sympy.Interval):
+        open_ends = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
+        return open_ends and _equal(gold.start, answer.start) and _equal(gold.end, answer.end)
+    members, others = _members(gold), _members(answer)
+    if members is not None or others is not None:
+        if members is None or others is None or len(members) != len(others):
+            return False
+        if isinstance(gold, sympy.FiniteSet):
+            return all(any(_equal(one, other) for other in others) for one in members)
+        return all(_equal(one, other) for one, other in zip(members, others, strict=True))
+    if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
+        same_shape = gold.shape == answer.shape
+        return same_shape and all(
+            _equal(one, other) for one, other in zip(gold.flat(), answer.flat(), strict=True)
+        )
+    if isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq):
+        return _same_equation(gold, answer)
+    special = (Relational, sympy.Set, sympy.MatrixBase, sympy.Tuple, sympy.logic.boolalg.Boolean)
+    if isinstance(gold, special) or isinstance(answer, special):
+        return bool(verify([gold], [answer], float_rounding=12, numeric_precision=30, timeout_seconds=None))
+    return _same_value(gold, answer)
+
+
+def _members(value: Any) -> list[Any] | None:
+    import sympy
+
+    return list(value.args) if isinstance(value, sympy.FiniteSet | sympy.Tuple) else None
+
+
+def _exact(value: Any) -> Any:
+    """Return an expression whose decimals are fractions, so that nothing is rounded before it is compared."""
+    import sympy
+
+    if not isinstance(value, sympy.Basic) or not value.has(sympy.Float):
+        return value
+    return value.xreplace({number: sympy.Rational(str(number)) for number in value.atoms(sympy.Float)})
+
+
+def _has_decimal(value: Any) -> bool:
+    import sympy
+
+    return any(number.q not in (1,) and _is_decimal(number.q) for number in value.atoms(sympy.Rational))
+
+
+def _is_decimal(denominator: int) -> bool:
+    for prime in (2, 5):
+        while denominator % prime == 0:
+            denominator //= prime
+    return denominator == 1
+
+
+def _same_value(gold: Any, answer: Any) -> bool:
+    import sympy
+
+    if gold == answer:
+        return True
+    gold, answer = gold.doit(), answer.doit()
+    if gold == answer:
+        return True
+    if not gold.free_symbols and not answer.free_symbols:
+        return _same_number(gold, answer)
+    if bool(gold.free_symbols) != bool(answer.free_symbols):
+        return False
+    difference = gold - answer
+    return bool(sympy.simplify(difference) == 0 or sympy.expand(difference) == 0)
+
+
+def _same_number(gold: Any, answer: Any) -> bool:
+    import sympy
+
+    if gold.is_Rational and answer.is_Rational:
+        return bool(gold == answer)
+    if (
+        gold.is_infinite
+        or answer.is_infinite
+        or gold.has(sympy.nan, sympy.zoo)
+        or answer.has(sympy.nan, sympy.zoo)
+    ):
+        return bool(gold == answer)
+    left, right = sympy.N(gold, DIGITS), sympy.N(answer, DIGITS)
+    largest = max(abs(left), abs(right))
+    distance = abs(left - right)
+    if distance <= largest * sympy.Float(10) ** (5 - DIGITS):
+        return True
+    # A decimal stands for the number it was rounded from, if that is no decimal itself.
+    rounded = [
+        one
+        for one in (gold, answer)
+        if one.is_Rational and one.q != 1 and _is_decimal(one.q) and len(str(one.p)) >= 6
+    ]
+    others = [one for one in (gold, answer) if not one.is_Rational]
+    return bool(rounded and others and distance <= largest * TOLERANCE)
+
+
+def _close(left: Any, right: Any, tolerance: float) -> bool:
+    import sympy
+
+    try:
+        one, other = sympy.N(left, 20), sympy.N(right, 20)
+        return bool(abs(one - other) <= tolerance * max(abs(one), abs(other)))
+    except (TypeError, ValueError, AttributeError):
+        return False
+
+
+def _same_equation(gold: Any, answer: Any) -> bool:
+    """Return True if two equations have the same solutions: one is a multiple of the other."""
+    import sympy
+
+    left, right = sympy.expand(_exact(gold.lhs - gold.rhs)), sympy.expand(_exact(answer.lhs - answer.rhs))
+    if left == 0 or right == 0:
+        return bool(left == right)
+    if left.free_symbols != right.free_symbols:
+        return False
+    ratio = sympy.simplify(left / right)
+    return bool(not ratio.free_symbols and ratio != 0 and ratio.is_finite)
+
+
+def _child(request: dict[str, Any], out: int, cpu_s: int) -> None:
+    """Judge one request in a fork and write the verdict's text."""
+    with contextlib.suppress(BaseException):
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        used = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
+        resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, used + cpu_s + 1))
+        with open("/proc/self/statm") as status:
+            size = int(status.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_BYTES, size + MEMORY_BYTES))
+        sys.setrecursionlimit(3000)
+        sys.set_int_max_str_digits(0)
+        try:
+            verdict = compared(request["op"], request["gold"], request["answer"])
+        except (MemoryError, RecursionError):
+            verdict = "cut"
+        except Exception:
+            # SymPy could not compare them; that is no sign of a limit.
+            verdict = "false"
+        os.write(out, verdict.encode())
+    os._exit(0)
+
+
+class Server:
+    """Runs the forks."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.waiting: list[collections.deque[dict[str, Any]]] = [collections.deque(), collections.deque()]
+        self.running: dict[int, tuple[int, dict[str, Any], int, float]] = {}
+        """By read end: process, request, try, deadline."""
+        self.selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        os.set_blocking(0, False)
+        self.selector.register(0, selectors.EVENT_READ)
+        buffer = b""
+        while True:
+            for key, _ in self.selector.select(1.0 if self.running else None):
+                if key.fd != 0:
+                    self._ended(key.fd)
+                    continue
+                data = os.read(0, 1 << 16)
+                if not data:
+                    return self.stop()
+                buffer += data
+                *lines, buffer = buffer.split(b"\n")
+                self.waiting[0].extend(json.loads(line) for line in lines)
+            now = time.monotonic()
+            for fd in [fd for fd, job in self.running.items() if job[3] < now]:
+                self._ended(fd, late=True)
+            for attempt in (0, 1):
+                busy = sum(job[2] == attempt for job in self.running.values())
+                while self.waiting[attempt] and busy < self.slots:
+                    self._start(self.waiting[attempt].popleft(), attempt)
+                    busy += 1
+
+    def stop(self) -> None:
+        for child, *_ in self.running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+    def _start(self, request: dict[str, Any], attempt: int) -> None:
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _child(request, write_end, (QUICK_S, WHOLE_S)[attempt])
+        os.close(write_end)
+        self.running[read_end] = child, request, attempt, time.monotonic() + WALL_S
+        self.selector.register(read_end, selectors.EVENT_READ)
+
+    def _ended(self, fd: int, late: bool = False) -> None:
+        child, request, attempt, _ = self.running.pop(fd)
+        self.selector.unregister(fd)
+        said = b"" if late else os.read(fd, 64)
+        os.close(fd)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        verdict = said.decode() or ("late" if late else "cut")
+        if verdict == "cut" and attempt == 0 and request["patient"]:
+            self.waiting[1].append(request)
+            return
+        os.write(1, json.dumps({"id": request["id"], "verdict": verdict}).encode() + b"\n")
+
+
+def main() -> None:
+    """Serve until stdin closes."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    for gold, answer in WARM:
+        # What is parsed once is parsed faster by every fork.
+        compared("equal", gold, answer)
+    os.write(1, b"ready\n")
+    Server(int(sys.argv[1])).run()
+
+
+if __name__ == "__main__":
+    main()

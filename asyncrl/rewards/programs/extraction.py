@@ -1,0 +1,64 @@
+"""Which part of an answer is the program. Each benchmark has its rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from asyncrl.rewards.answers.extraction import after_reasoning
+
+_DEFINED = re.compile(
+    r"^[ \t]{0,40}(?:async[ \t]{1,4})?(?:def|class)[ \t]{1,8}(\w{1,200})|^(\w{1,200})[ \t]{0,4}=",
+    re.MULTILINE,
+)
+
+
+def blocks(text: str) -> list[str]:
+    """Return the fenced blocks of an answer, in order, in one pass; the last one may not be closed."""
+    found: list[str] = []
+    opened: list[str] | None = None
+    for line in after_reasoning(text).splitlines():
+        if line.lstrip().startswith("```"):
+            rest = line.strip().strip("`").strip()
+            if opened is None:
+                # "```print(1)```" is a block in one line.
+                if line.strip().endswith("```") and len(line.strip()) > 6 and rest:
+                    found.append(rest)
+                else:
+                    opened = []
+            else:
+                found.append("\n".join(opened))
+                opened = None
+        elif opened is not None:
+            closed, fence, _ = line.partition("```")
+            opened.append(closed if fence else line)
+            if fence:
+                found.append("\n".join(opened))
+                opened = None
+    if opened is not None:
+        found.append("\n".join(opened))
+    return found
+
+
+def last_block(text: str) -> str:
+    """Return the last fenced block, else the whole text: LiveCodeBench's rule, and that of `envs/code`."""
+    found = blocks(text)
+    return (found[-1] if found else after_reasoning(text)).strip("\n")
+
+
+def defining_block(text: str, names: Iterable[str]) -> str:
+    """Return the first fenced block that defines one of `names`, else the first, else the whole text.
+
+    The rule of HumanEval and MBPP: what follows the function, such as examples of its use, does not count.
+    """
+    wanted = set(names)
+    found = blocks(text)
+    for block in found:
+        if wanted & defined(block):
+            return block.strip("\n")
+    return (found[0] if found else after_reasoning(text)).strip("\n")
+
+
+def defined(program: str) -> set[str]:
+    """Return the names that a program defines at the start of a line."""
+    return {one or other for one, other in _DEFINED.findall(program)}

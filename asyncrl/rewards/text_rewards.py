@@ -1,0 +1,160 @@
+"""The rewards "exact", "choice" and "regex:PATTERN", which compare text."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import regex
+
+from asyncrl.rewards.answers.equality import chosen
+from asyncrl.rewards.answers.extraction import after_reasoning, extract
+from asyncrl.rewards.answers.gold import published_answer
+from asyncrl.rewards.answers.normalisation import canonical
+from asyncrl.rewards.protocol import Completion, NotJudged, Score
+from asyncrl.rewards.rows import describe_row
+
+PATTERN_TIMEOUT_S = 2.0
+"""Of one search."""
+_CHOICE_SAID = re.compile(
+    r"(?<![A-Za-z])\(([A-Z])\)|(?<![A-Za-z])(?!A (?!or\b|and\b)[a-z])([A-HJ-Z])(?:[).:]|(?![A-Za-z']))"
+)
+
+
+class _TextReward:
+    """1 or 0 for each completion, by itself."""
+
+    name = ""
+
+    async def score(self, completions: Sequence[Completion]) -> list[Score]:
+        """See `Reward.score`."""
+        return [self._score(one) for one in completions]
+
+    def check_row(self, row: Mapping[str, Any]) -> str | None:
+        """See `Reward.check_row`."""
+        try:
+            return None if self._right(row) else "the answer is empty"
+        except (KeyError, ValueError) as error:
+            return str(error.args[0])
+
+    def _right(self, row: Mapping[str, Any]) -> list[str]:
+        raise NotImplementedError
+
+    def _given(self, text: str) -> str | None:
+        raise NotImplementedError
+
+    def _score(self, completion: Completion) -> Score:
+        try:
+            right = self._right(completion.row)
+        except (KeyError, ValueError) as error:
+            raise NotJudged(
+                f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}"
+            ) from None
+        given = self._given(completion.text)
+        success = given is not None and given in right
+        return Score(float(success), {self.name: float(success)}, given, success)
+
+
+class Exact(_TextReward):
+    """1 where the whole answer is the row's, but for blanks; of `<answer>...</answer>` what stands inside."""
+
+    name = "exact"
+
+    def _right(self, row: Mapping[str, Any]) -> list[str]:
+        found = published_answer(row)
+        return [
+            _blanks(str(one))
+            for one in (found if isinstance(found, list | tuple) else [found])
+            if str(one).strip()
+        ]
+
+    def _given(self, text: str) -> str | None:
+        said = after_reasoning(text)
+        start = said.rfind("<answer>")
+        if start >= 0:
+            said = said[start + len("<answer>") :].partition("</answer>")[0]
+        return _blanks(said) or None
+
+
+class Choice(_TextReward):
+    """1 where the answer names the letter of the row's choice; the row has the letter, its number, or its text."""
+
+    name = "choice"
+
+    def _right(self, row: Mapping[str, Any]) -> list[str]:
+        found = published_answer(row)
+        options = row.get("choices", row.get("options"))
+        if isinstance(options, Mapping):
+            labels, texts = options.get("label"), options.get("text")
+            if isinstance(labels, list) and isinstance(texts, list):
+                options = dict(zip(map(str, labels), texts, strict=False))
+            names, texts = list(options), list(options.values())
+        else:
+            texts = list(options) if isinstance(options, list | tuple) else []
+            names = [chr(ord("A") + place) for place in range(len(texts) or 26)]
+        if isinstance(found, int) and not isinstance(found, bool):
+            if not 0 <= found < len(names):
+                raise ValueError(f"the answer is choice number {found} of {len(names)}")
+            return [str(names[found]).upper()]
+        if found in texts:
+            return [str(names[texts.index(found)]).upper()]
+        letter = chosen(canonical(str(found)))
+        if not letter:
+            raise ValueError(f"the answer {found!r:.80} is no letter, number or text of a choice")
+        return [letter]
+
+    def _given(self, text: str) -> str | None:
+        said = extract(text)
+        if said is None:
+            return None
+        if letter := chosen(canonical(said)):
+            return letter
+        last = after_reasoning(text).strip().rpartition("\n")[2][-400:]
+        found = [one or other for one, other in _CHOICE_SAID.findall(last)]
+        # "A" alone in a sentence may be the article.
+        return found[-1] if len(set(found)) == 1 else None
+
+
+class Pattern:
+    """1 where the pattern is found after the reasoning; where it has a group, and that is the row's answer."""
+
+    def __init__(self, pattern: str) -> None:
+        self.name = "regex"
+        self.pattern = regex.compile(pattern)
+
+    async def score(self, completions: Sequence[Completion]) -> list[Score]:
+        """See `Reward.score`."""
+        return [self._score(one) for one in completions]
+
+    def check_row(self, row: Mapping[str, Any]) -> str | None:
+        """See `Reward.check_row`."""
+        try:
+            return (
+                None
+                if not self.pattern.groups or str(published_answer(row)).strip()
+                else "the answer is empty"
+            )
+        except KeyError as error:
+            return str(error.args[0])
+
+    def _score(self, completion: Completion) -> Score:
+        try:
+            said = after_reasoning(completion.text)
+            found = collections.deque(self.pattern.finditer(said, timeout=PATTERN_TIMEOUT_S), maxlen=1)
+            right = str(published_answer(completion.row)).strip() if self.pattern.groups else ""
+        except TimeoutError:
+            raise NotJudged(
+                f"reward regex:{self.pattern.pattern}, {describe_row(completion.row)}: the search took longer than "
+                f"{PATTERN_TIMEOUT_S:g} s"
+            ) from None
+        except KeyError as error:
+            raise NotJudged(f"reward 'regex', {describe_row(completion.row)}: {error.args[0]}") from None
+        given = next((one for one in found[0].groups() if one is not None), found[0][0]) if found else None
+        success = given is not None and (not self.pattern.groups or given.strip() == right)
+        return Score(float(success), {self.name: float(success)}, given, success)
+
+
+def _blanks(text: str) -> str:
+    return " ".join(text.split())

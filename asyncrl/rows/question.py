@@ -1,0 +1,73 @@
+"""The whole question of a row without a template: its text, and the fields that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any
+
+QUESTIONS = ("question", "problem", "Question", "Problem", "prompt", "query", "instruction")
+"""Columns with a question, of which the first that is there is taken."""
+BEFORE = ("Body", "body", "context", "passage", "article", "support")
+"""Columns with a text that the question is about (SVAMP, ASDiv, SQuAD, BoolQ, RACE)."""
+AFTER = ("input",)
+"""Columns with what an instruction is to be applied to (Alpaca)."""
+CHOICES = ("choices", "options")
+"""Columns with the answers to choose among (MMLU, ARC, CommonsenseQA, RACE)."""
+
+PARTS = (*BEFORE, *CHOICES)
+"""What is often part of a question, and never left out in silence."""
+
+
+def question_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that the whole question is made of, the question's own first; none without a question."""
+    question = next((name for name in QUESTIONS if name in columns), None)
+    if question is None:
+        return []
+    return [question, *(name for name in (*BEFORE, *AFTER, *CHOICES) if name in columns)]
+
+
+def whole_question(row: Mapping[str, Any]) -> str:
+    """Return a row's question with what belongs to it. Raises `KeyError` without a question, `TypeError` for one that
+    is no text."""
+    name = next((name for name in QUESTIONS if name in row), None)
+    if name is None:
+        raise KeyError(" or ".join(QUESTIONS))
+    parts = [row[key] for key in (*BEFORE, name, *AFTER) if row.get(key) not in (None, "", [], {})]
+    for part in parts:
+        if not isinstance(part, str):
+            key = next(key for key, value in row.items() if value is part)
+            raise TypeError(f"{key}: must be text, got {part!r:.80}")
+    return "\n".join([*parts, *map(": ".join, labelled_choices(row))])
+
+
+def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return label and text of each choice of a row; none without choices. Raises `TypeError`."""
+    name = next((name for name in CHOICES if row.get(name)), None)
+    if name is None:
+        return []
+    found = row[name]
+    if isinstance(found, Mapping) and {"text", "label"} <= found.keys():
+        labels, texts = found["label"], found["text"]
+    elif isinstance(found, Mapping):
+        labels, texts = list(found), list(found.values())
+    else:
+        labels, texts = list(ascii_uppercase[: len(found)]) if isinstance(found, list) else [], found
+    if not isinstance(texts, list) or len(labels) != len(texts):
+        raise TypeError(
+            f"{name}: must be a list of texts, at most 26, or their labels and texts, got {found!r:.80}"
+        )
+    return [(str(label), str(text)) for label, text in zip(labels, texts, strict=True)]
+
+
+def chosen_label(row: Mapping[str, Any], answer: Any) -> Any:
+    """Return the label of the right choice where the answer is its number from 0, else the answer as it is.
+
+    Raises `ValueError` for a number that no choice has.
+    """
+    labels = [label for label, _ in labelled_choices(row)]
+    if not labels or isinstance(answer, bool) or not isinstance(answer, int) or str(answer) in labels:
+        return answer
+    if not 0 <= answer < len(labels):
+        raise ValueError(f"the answer is choice {answer} of {len(labels)}, counted from 0")
+    return labels[answer]

@@ -1,0 +1,1 @@
+"""The rows of a data set as single-turn tasks (docs/data.md)."""

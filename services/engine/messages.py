@@ -1,0 +1,204 @@
+"""What an engine may answer: the size of a frame and the form of what is in it.
+
+An engine is a process that may have joined the run, or run on a machine with broken memory. What it says goes into
+trajectories, so nothing of it is believed that cannot be: an answer that breaks one of the rules here is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from asyncrl.algo.commitments import tokens_of
+from asyncrl.data.codec import LOGPROB_TOLERANCE, MAX_ROUTES
+from asyncrl.errors import InfrastructureError
+from asyncrl.generation import MOVED, GenerateRequest
+from asyncrl.http_checks import check_msgpack
+
+MAX_FRAME_BYTES = 256 * 2**20
+"""Of one answer, whatever was asked for."""
+LEAST_FRAME_BYTES = 2**20
+BYTES_PER_TOKEN = 64
+"""Of an answer: id, log-probability, commitment, and its share of a ticket, with room to spare."""
+MAX_CONTROL_BYTES = 256 * 2**20
+"""Of the answer to a control call."""
+MAX_ERROR_BYTES = 64 * 2**10
+MAX_TICKET_BYTES = 2**20
+MAX_TOKEN_ID = 2**24
+"""No vocabulary is larger."""
+MAX_VERSION = 2**31 - 1
+FINISH_REASONS = ("stop", "length", MOVED)
+_EXPERTS = {"|u1": 1, "<u2": 2}
+
+
+class GarbageError(InfrastructureError):
+    """An engine answered with what cannot be an answer. It is not to be used for a while."""
+
+
+def lists_tokens(requests: Iterable[GenerateRequest]) -> bool:
+    """Return whether answers to these requests list likely tokens of each position."""
+    return any(request.decoding is not None and request.decoding.top_logprobs for request in requests)
+
+
+def frame_limit(requests: Iterable[GenerateRequest]) -> int:
+    """Return how many bytes the largest answer to one of these requests may have."""
+    limit = LEAST_FRAME_BYTES
+    for request in requests:
+        if request.routed_from is not None:
+            return MAX_FRAME_BYTES
+        listed = (request.decoding.top_logprobs or 0) if request.decoding is not None else 0
+        tokens = len(request.token_ids) + request.max_tokens
+        limit = max(limit, LEAST_FRAME_BYTES + tokens * BYTES_PER_TOKEN * (1 + listed))
+    return min(limit, MAX_FRAME_BYTES)
+
+
+def unpacked(body: bytes, many: bool = False) -> dict[str, Any]:
+    """Return the map that a frame or an answer holds. Raises `GarbageError`.
+
+    many: whether it may hold more values than any message of ours, as with likely tokens of each position.
+    """
+    try:
+        if not many:
+            check_msgpack(body)
+        found = msgpack.unpackb(body)
+    except Exception as error:
+        raise GarbageError(f"it sent {len(body)} bytes that are no msgpack: {type(error).__name__}") from None
+    if type(found) is not dict or not all(type(key) is str for key in found):
+        raise GarbageError(f"it sent a {type(found).__name__} in place of a map of names")
+    return found
+
+
+def check_refusal(message: Mapping[str, Any]) -> None:
+    """Raise `GarbageError` unless this says why a request was not answered."""
+    _need(type(message["error"]) is str, "error must be a text")
+    _need(type(message.get("refused")) is bool, "refused must be true or false")
+    _need(type(message.get("asleep", False)) is bool, "asleep must be true or false")
+
+
+def check_answer(message: Mapping[str, Any], request: GenerateRequest, vocab_size: int = 0) -> None:
+    """Raise `GarbageError` unless this can be the answer to a request. vocab_size: of the model, 0 if not known."""
+    reason, cached = message.get("finish_reason"), message.get("cached_tokens")
+    _need(reason in FINISH_REASONS, f"finish_reason must be one of {FINISH_REASONS}")
+    ids, logprobs = _array(message, "token_ids", "<i4"), _array(message, "logprobs", "<f4")
+    num, context = len(ids), len(request.token_ids)
+    _need(bool(num) or reason == MOVED, "token_ids must not be empty")
+    _need(num <= request.max_tokens, f"token_ids must be at most {request.max_tokens}, got {num}")
+    _need(len(logprobs) == num, f"logprobs must be {num} like token_ids, got {len(logprobs)}")
+    limit = vocab_size or MAX_TOKEN_ID
+    _need(not num or (ids.min() >= 0 and ids.max() < limit), f"token_ids must be from 0 to below {limit}")
+    _need(
+        not num or bool(np.isfinite(logprobs).all() and logprobs.max() <= LOGPROB_TOLERANCE),
+        "logprobs must be finite and at most 0",
+    )
+    _need(
+        type(cached) is int and 0 <= cached <= context + num,
+        f"cached_tokens must be from 0 to {context + num}",
+    )
+    _check_spans(message.get("spans"), num, request.min_version)
+    _check_reported(message, request, num)
+
+
+def _check_spans(spans: Any, num: int, min_version: int) -> None:
+    """Each token has one version, none older than was asked for."""
+    _need(type(spans) is list and len(spans) <= num, "spans must be a list of no more than there are tokens")
+    end = 0
+    for span in spans:
+        _need(
+            type(span) is list and [type(part) for part in span] == [int] * 3,
+            "spans must be of three numbers",
+        )
+        version, start, stop = span
+        _need(start == end and stop > start, "spans must follow each other")
+        _need(min_version <= version <= MAX_VERSION, f"versions must be from {min_version} to {MAX_VERSION}")
+        end = stop
+    _need(end == num, f"spans must cover {num} tokens, got {end}")
+
+
+def _check_reported(message: Mapping[str, Any], request: GenerateRequest, num: int) -> None:
+    """What was asked for beside the tokens, and nothing else."""
+    context, decoding = len(request.token_ids), request.decoding
+    listed = decoding.top_logprobs if decoding is not None else None
+    of_prompt = context if decoding is not None and decoding.prompt_logprobs else 0
+    # A likeliest token beside the sampled one, which is listed, too.
+    each = (listed or 0) + 1
+    _check_likeliest(message, "top_logprobs", num if listed is not None or of_prompt else 0, each)
+    _check_likeliest(message, "prompt_logprobs", of_prompt, each)
+    _check_experts(message.get("routed_experts"), request.routed_from is not None, context + num)
+    commitments = message.get("commitments", [])
+    _need(
+        type(commitments) is list and all(type(one) is bytes for one in commitments),
+        "commitments must be bytes",
+    )
+    try:
+        covered = sum(map(tokens_of, commitments))
+    except ValueError as error:
+        raise GarbageError(f"commitments: {error}") from None
+    _need(not commitments or (request.commit and covered == num), f"commitments must be to {num} tokens")
+    ticket = message.get("ticket", b"")
+    _need(type(ticket) is bytes and len(ticket) <= MAX_TICKET_BYTES, "ticket must be bytes")
+    _need(not ticket or request.prefill, "ticket must be left out of an answer that is none to a prefill")
+
+
+def _check_likeliest(message: Mapping[str, Any], name: str, most: int, each: int) -> None:
+    """[token ids, log-probabilities] for at most `most` positions, of at most `each` tokens."""
+    raw = message.get(name, [])
+    _need(type(raw) is list and len(raw) <= most, f"{name} must be for at most {most} positions")
+    for item in raw:
+        _need(
+            type(item) is list and len(item) == 2 and all(type(part) is list for part in item),
+            f"{name} must be of token ids and log-probabilities",
+        )
+        ids, values = item
+        _need(len(ids) == len(values) <= each, f"{name} must be at most {each} a position")
+        _need(all(type(one) is int and 0 <= one <= MAX_TOKEN_ID for one in ids), f"{name} must name tokens")
+        _need(all(type(one) is float and not math.isnan(one) for one in values), f"{name} must be numbers")
+
+
+def _check_experts(raw: Any, asked: bool, num_tokens: int) -> None:
+    if raw is None:
+        return
+    _need(
+        asked and type(raw) is dict and set(raw) == {"data", "dtype", "shape"}, "routed_experts: not as asked"
+    )
+    data, dtype, shape = raw["data"], raw["dtype"], raw["shape"]
+    _need(type(dtype) is str and dtype in _EXPERTS, f"routed_experts.dtype must be one of {list(_EXPERTS)}")
+    _need(
+        type(shape) is list
+        and [type(n) for n in shape] == [int] * 3
+        and shape[0] >= 0
+        and min(shape[1:]) >= 1,
+        "routed_experts.shape must be [M,layers,K]",
+    )
+    _need(shape[0] <= num_tokens and shape[1] * shape[2] <= MAX_ROUTES, "routed_experts.shape is too large")
+    size = shape[0] * shape[1] * shape[2] * _EXPERTS[dtype]
+    _need(type(data) is bytes and len(data) == size, f"routed_experts.data must have {size} bytes")
+
+
+def _array(message: Mapping[str, Any], name: str, dtype: str) -> np.ndarray:
+    raw = message.get(name)
+    _need(type(raw) is bytes and len(raw) % 4 == 0, f"{name} must be the bytes of whole items")
+    return np.frombuffer(raw, dtype)
+
+
+def _need(holds: bool, rule: str) -> None:
+    if not holds:
+        raise GarbageError(rule)
+
+
+def checked_state(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an engine's state, with numbers in their ranges. Raises `GarbageError`."""
+    found = dict(message)
+    version = found.get("version")
+    _need(type(version) is int and -1 <= version <= MAX_VERSION, "version must be a version")
+    for name in ("running", "waiting", "kv_tokens", "max_model_len", "iterations", "computed_tokens"):
+        value = found.setdefault(name, 0)
+        _need(type(value) is int and 0 <= value < 2**62, f"{name} must be a number from 0")
+    usage = found.setdefault("kv_usage", 0.0)
+    _need(type(usage) in (int, float) and 0 <= usage <= 1.001, "kv_usage must be from 0 to 1")
+    for name in ("paused", "lent", "asleep", "prefill"):
+        _need(type(found.setdefault(name, False)) is bool, f"{name} must be true or false")
+    return found
