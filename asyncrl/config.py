@@ -76,11 +76,20 @@ DATA_KEYS = {
 }
 """Keys that name a file or folder with rows, or a data set of a hub."""
 
-PATH_KEYS = MODEL_KEYS | DATA_KEYS | {
-    *(("run", name) for name in ("folder", "python_path", "sink_python")),
-    *(("env", "task_file"), ("engine", "weights_dir"), ("train", "offload_folder"), ("swarm", "token_file")),
-    *(("train", "checkpoint_store"), ("engine", "speculative", "model")),
-}
+PATH_KEYS = (
+    MODEL_KEYS
+    | DATA_KEYS
+    | {
+        *(("run", name) for name in ("folder", "python_path", "sink_python")),
+        *(
+            ("env", "task_file"),
+            ("engine", "weights_dir"),
+            ("train", "offload_folder"),
+            ("swarm", "token_file"),
+        ),
+        *(("train", "checkpoint_store"), ("engine", "speculative", "model")),
+    }
+)
 """Keys that name a file or folder, whatever it begins with."""
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[^}]*\})")
 _BEGINNING = re.compile(r"(?:~[A-Za-z0-9_.-]*|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})/")

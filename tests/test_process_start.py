@@ -197,6 +197,7 @@ def test_each_installation_of_asyncrl_is_imported_once_and_used_by_its_own_proce
             )
             shutil.copy(tmp_path / "program.py", tmp_path / name)
             monkeypatch.chdir(tmp_path / name)
+            monkeypatch.syspath_prepend(tmp_path / name)
             with open(tmp_path / "output", "wb") as sink:
                 assert start_process(command, os.environ, sink.fileno()).wait(60) == 0
             said.append((tmp_path / "output").read_text())

@@ -48,7 +48,9 @@ NAVIGATION: dict[str, list[str]] = {
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
     ),
     "How-to": [
-        *_pages("docs", "which-method environments rewards sft adapters sandbox gateway tool-formats evaluation"),
+        *_pages(
+            "docs", "which-method environments rewards sft adapters sandbox gateway tool-formats evaluation"
+        ),
         *_pages("docs", "monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),
     ],

@@ -285,8 +285,16 @@ def test_a_file_may_be_a_list_or_parquet_and_its_ids_are_different(tmp_path):
 @pytest.mark.parametrize(
     ("record", "question", "answer"),
     [
-        ({"Body": "Jo has 3 pens.", "Question": "How many?", "Answer": 3.0}, "Jo has 3 pens.\nHow many?", "3.0"),
-        ({"body": "Jo has 3 pens.", "question": "How many?", "answer": "3"}, "Jo has 3 pens.\nHow many?", "3"),
+        (
+            {"Body": "Jo has 3 pens.", "Question": "How many?", "Answer": 3.0},
+            "Jo has 3 pens.\nHow many?",
+            "3.0",
+        ),
+        (
+            {"body": "Jo has 3 pens.", "question": "How many?", "answer": "3"},
+            "Jo has 3 pens.\nHow many?",
+            "3",
+        ),
         ({"question": "Which?", "choices": ["x", "y"], "answer": 1}, "Which?\nA: x\nB: y", "B"),
         ({"passage": "A text.", "question": "What?", "answer": "4"}, "A text.\nWhat?", "4"),
     ],
@@ -300,7 +308,9 @@ def test_what_belongs_to_a_question_is_part_of_it(tmp_path, record, question, an
 
 def test_fields_that_no_question_shows_are_named(tmp_path, caplog):
     path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"question": "q", "answer": "1", "solution": "s", "level": 2, "figure": "a square"}))
+    path.write_text(
+        json.dumps({"question": "q", "answer": "1", "solution": "s", "level": 2, "figure": "a square"})
+    )
     import_tasks("math", path)
     assert f"{path}: fields that no question shows: figure" in caplog.text
 

@@ -403,7 +403,7 @@ def probe_of(kind, child, folder):
 def test_a_process_that_does_not_answer_is_killed_where_it_makes_no_progress_and_nowhere_else(
     process_group, tmp_path, caplog, kind, what
 ):
-    silence_s = 3.0
+    silence_s = 6.0
     code = (
         SILENT.replace("FOLDER", repr(str(tmp_path))).replace("WHAT", repr(what)).replace("KIND", repr(kind))
     )
@@ -430,7 +430,7 @@ def test_a_process_that_does_not_answer_is_killed_where_it_makes_no_progress_and
     if what == "computes":
         assert (why, caplog.text.count("it computes, and is left to it")) == ("", 1)
     else:
-        assert why.startswith("gave no sign of life for 3 s (no answer, no progress: 0.0 s of CPU time since")
+        assert why.startswith("gave no sign of life for 6 s (no answer, no progress: 0.0 s of CPU time since")
         assert why.endswith("and was killed")
 
 
