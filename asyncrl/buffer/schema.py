@@ -5,9 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from asyncrl.buffer.integrity import DIGESTS, FILL, add_functions, damage
 from asyncrl.errors import ConfigError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 RENAMED_FACTS = {
     "bound": "staleness_limit",
     "taken": "taken_step",
@@ -130,21 +131,29 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise ConfigError(f"ledger {path}: {error}; check that its folder exists") from error
     try:
+        add_functions(db)
         for name, value in PRAGMAS.items():
             db.execute(f"PRAGMA {name}={value}")
         db.executescript(f"BEGIN IMMEDIATE; {TABLES} COMMIT;")
         _upgrade(db)
-        db.executescript(f"BEGIN IMMEDIATE; {COUNTS} COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE; {COUNTS} {DIGESTS} COMMIT;")
+        wrong = damage(db, COUNTED)
         first = {"schema": SCHEMA_VERSION, "version": base_version, "closed": 0, "paused": 0}
         steps = {"taken_step": -1, "waited_step": -1, "over_provision": 0}
         counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0}
         for name, value in (first | steps | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()[0]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError, OverflowError, TypeError) as error:
         db.close()
         hint = "; another buffer uses it" if "locked" in str(error) else ""
         raise ConfigError(f"ledger {path}: {error}{hint}") from error
+    if wrong and found == SCHEMA_VERSION:
+        db.close()
+        raise ConfigError(
+            f"ledger {path}: is damaged: {wrong}. Put a sound copy in its place, or start another run from the newest "
+            "checkpoint of this one (model.path); what a damaged ledger says of tasks and steps cannot be trusted"
+        )
     if found != SCHEMA_VERSION:
         db.close()
         raise ConfigError(f"ledger {path}: has schema {found}, this version reads {SCHEMA_VERSION}")
@@ -153,19 +162,26 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
 
 def _upgrade(db: sqlite3.Connection) -> None:
     """Bring an earlier ledger to this schema: 3 renamed a state of tasks and four facts, 4 counts the tasks and
-    has files for large bodies."""
+    has files for large bodies, 5 has a digest of each task's row."""
     found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
-    if found is None or found[0] not in (2, 3):
+    if found is None or found[0] not in (2, 3, 4):
         return
-    db.executescript(f"BEGIN IMMEDIATE; {COUNTS}")
+    db.executescript(f"BEGIN IMMEDIATE; {COUNTS} {DIGESTS}")
+    if found[0] < 4:
+        _count(db, found[0])
+    db.execute(FILL)
+    db.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (SCHEMA_VERSION,))
+    db.execute("COMMIT")
+
+
+def _count(db: sqlite3.Connection, schema: int) -> None:
+    """Give a ledger of schema 2 or 3 what 4 has."""
     for column in ("file", "size", "checksum"):
         db.execute(f"ALTER TABLE bodies ADD COLUMN {column} INTEGER")
-    if found[0] == 2:
+    if schema == 2:
         db.execute("UPDATE tasks SET state = 'taken' WHERE state = 'bound'")
         for old, new in RENAMED_FACTS.items():
             db.execute("UPDATE facts SET name = ? WHERE name = ?", (new, old))
     db.execute("DELETE FROM counts")
     db.execute(f"INSERT INTO counts {COUNTED}")
     db.execute("INSERT OR IGNORE INTO counts VALUES ('pending', '', -1, 0, 0, 0, 0)")
-    db.execute("UPDATE facts SET value = ? WHERE name = 'schema'", (SCHEMA_VERSION,))
-    db.execute("COMMIT")
