@@ -836,7 +836,7 @@ def test_a_ledger_of_an_unknown_schema_is_refused(tmp_path):
     old.execute("UPDATE facts SET value = 1 WHERE name = 'schema'")
     old.commit()
     old.close()
-    with pytest.raises(ConfigError, match="has schema 1, this version reads 4"):
+    with pytest.raises(ConfigError, match="has schema 1, this version reads 5"):
         ledger(path=path)
 
 
