@@ -71,6 +71,9 @@ def read_canonical(text: str) -> Quantity | None:
     if number is None:
         return None
     value, end, is_decimal = number
+    if re.fullmatch(r"[A-Za-z]", text[end:]):
+        # "5 m" is five metres, "5m" five times m.
+        return None
     unit = _unit(text[end:])
     if unit is None:
         return None
