@@ -89,7 +89,7 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
         value = setattr(target, asked["name"], args[0])
     else:
         value = {"iter": iter, "next": next, "len": len, "str": str, "repr": repr, "hash": hash,
-                 "getitem": lambda one, key: one[key], "contains": lambda one, item: item in one,
+                 "getitem": lambda one, key: one[key],
                  "setitem": lambda one, key, item: one.__setitem__(key, item)}[what](target, *args)  # fmt: skip
     after = [encode(one, _refer) for one in args]
     changed = [
