@@ -98,7 +98,7 @@ def ask(what: str, target: Any = None, *args: Any, name: str = "", **kwargs: Any
     reply = json.loads(_streams[0].readline())
     if "error" in reply:
         kind, text = reply["error"]
-        found = getattr(builtins, str(kind), None)
+        found: Any = getattr(builtins, str(kind), None)
         fits = isinstance(found, type) and issubclass(found, Exception)
         raise (found if fits else RuntimeError)(str(text))
     if reply.get("missing"):
