@@ -70,6 +70,13 @@ def test_right_answers_as_qwen3_writes_them_are_right_in_the_calculator(text):
     assert not is_number(8814, extract(text))
 
 
+@pytest.mark.parametrize("text", ["-8814.0", "-٨٨١٤", "8814", "-8814.5", "-8,814 or 3", "-8814 x", ""])
+def test_other_forms_are_not_the_whole_number_that_the_calculator_asks_for(text):
+    from asyncrl.rewards.answers.equality import is_number
+
+    assert not is_number(-8814, extract(text))
+
+
 @pytest.mark.parametrize(
     ("text", "rest"),
     [

@@ -141,11 +141,16 @@ def plan(gold: str, answer: str) -> Plan:
 
 
 def is_number(number: int, answer: str | None) -> bool:
-    """Return True if an answer is this whole number, or a calculation that ends in it ("2 + 3 = 5")."""
+    """Return True if an answer is this whole number, or a calculation that ends in it ("2 + 3 = 5").
+
+    Stricter than `plan`, for environments that ask for a whole number: in ASCII digits, without a decimal point.
+    """
     if answer is None or len(answer) > EXPRESSION_CHARACTERS:
         return False
+    if any(character.isdecimal() and not character.isascii() for character in answer):
+        return False
     given = read_canonical(canonical(_sides(canonical(answer))[-1]))
-    return given is not None and given.value == number
+    return given is not None and not given.is_decimal and given.value == number
 
 
 def never_right(gold: str) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import re
 
-from asyncrl.rewards.answers.normalisation import plain_characters, without_remarks
+from asyncrl.rewards.answers.normalisation import without_pictures, without_remarks
 from asyncrl.rewards.answers.quantities import read_quantity
 
 REASONING = (
@@ -192,7 +192,7 @@ def _plain(text: str) -> str | None:
     lines = [line for line in text[-4000:].splitlines() if line.strip(" *_-#=`")]
     if not lines:
         return None
-    last = plain_characters(without_remarks(lines[-1])).strip()
+    last = without_pictures(without_remarks(lines[-1])).strip()
     for bold in reversed(_BOLD.findall(last)):
         if _is_value(bold.strip(" .:")):
             return str(bold).strip(" .:")

@@ -57,6 +57,11 @@ def plain_characters(text: str) -> str:
     return unicodedata.normalize("NFKC", "".join(_digit(character) for character in text)).translate(_SIGNS)
 
 
+def without_pictures(text: str) -> str:
+    """Return the text with blanks for emoji, check marks and the like."""
+    return text if text.isascii() else "".join(" " if unicodedata.category(c) == "So" else c for c in text)
+
+
 def without_remarks(text: str) -> str:
     """Return the text without remarks in parentheses, such as "42 (not 41)" and "9 (apples)"."""
 

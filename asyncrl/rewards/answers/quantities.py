@@ -71,6 +71,9 @@ def read_canonical(text: str) -> Quantity | None:
     if number is None:
         return None
     value, end, is_decimal = number
+    if re.fullmatch(r"[A-Za-z]", text[end:]):
+        # "5 m" is five metres, "5m" five times m.
+        return None
     unit = _unit(text[end:])
     if unit is None:
         return None
@@ -128,9 +131,9 @@ def _number(text: str) -> tuple[Fraction, int, bool] | None:
             return _signed(sign, Fraction(digits) * _ten([exponent])), found.end(), True
         if found := _MIXED.match(text):
             sign, whole, *parts = found.groups()
-            top, bottom = [int(part) for part in parts if part is not None]
-            if 0 < top < bottom:
-                return _signed(sign, int(whole) + Fraction(top, bottom)), found.end(), False
+            part, of = [int(one) for one in parts if one is not None]
+            if 0 < part < of:
+                return _signed(sign, int(whole) + Fraction(part, of)), found.end(), False
         if found := _FRACTION.match(text):
             sign, *parts = found.groups()
             top, bottom = [Fraction(part.replace("+", "")) for part in parts if part is not None]

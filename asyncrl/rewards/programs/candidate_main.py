@@ -14,7 +14,7 @@ from typing import Any
 
 from asyncrl.rewards.programs.values import decode, encode
 
-_objects: dict[int, Any] = {}
+_objects: dict[Any, Any] = {}
 
 
 def _refer(value: Any) -> int:
@@ -72,7 +72,7 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
         if asked["name"] not in names:
             return {"missing": True}
         return {"value": encode(names[asked["name"]], _refer)}
-    target = decode(asked["target"], _objects.__getitem__) if "target" in asked else None
+    target: Any = decode(asked["target"], _objects.__getitem__) if "target" in asked else None
     args = [decode(one, _objects.__getitem__) for one in asked.get("args", [])]
     kwargs = {name: decode(one, _objects.__getitem__) for name, one in asked.get("kwargs", {}).items()}
     if what == "method":
@@ -81,16 +81,21 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
             _objects["_instance"] = names["Solution"]() if "Solution" in names else None
         owner = _objects["_instance"]
         target = getattr(owner, asked["name"]) if owner is not None else names[asked["name"]]
+    value: Any
     if what in ("call", "method"):
         value = target(*args, **kwargs)
     elif what == "attribute":
         value = getattr(target, asked["name"])
     elif what == "set":
-        value = setattr(target, asked["name"], args[0])
+        setattr(target, asked["name"], args[0])
+        value = None
     else:
-        value = {"iter": iter, "next": next, "len": len, "str": str, "repr": repr, "hash": hash,
-                 "getitem": lambda one, key: one[key], "contains": lambda one, item: item in one,
-                 "setitem": lambda one, key, item: one.__setitem__(key, item)}[what](target, *args)  # fmt: skip
+        does: dict[str, Any] = {
+            **{"iter": iter, "next": next, "len": len, "str": str},
+            "getitem": lambda one, key: one[key],
+            "setitem": lambda one, key, item: one.__setitem__(key, item),
+        }
+        value = does[what](target, *args)
     after = [encode(one, _refer) for one in args]
     changed = [
         one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)

@@ -268,10 +268,8 @@ class _Process:
         except _Silent as error:
             return str(error)
         if said.get("id") != 0 or "ok" not in said:
-            error = said.get("error")
-            return (
-                ": ".join(map(str, error)) if isinstance(error, list) else "the program wrote something else"
-            )
+            told = said.get("error")
+            return ": ".join(map(str, told)) if isinstance(told, list) else "the program wrote something else"
         return ""
 
     async def ask(self, asked: dict[str, Any], ends: float) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def encode(value: Any, refer: Any, depth: int = 0) -> Any:
         }
     for base, tag in ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "z"), (collections.deque, "Q")):
         if isinstance(value, base):
-            return {tag: [encode(one, refer, depth + 1) for one in base.__iter__(value)]}
+            members: Any = base.__iter__  # type: ignore[attr-defined]
+            return {tag: [encode(one, refer, depth + 1) for one in members(value)]}
     return _rare(value, refer)
 
 
@@ -120,9 +121,8 @@ def _decode_rare(tag: str, held: Any, value: Any, referred: Any) -> Any:
         kind, said = held
         if kind == "timedelta":
             return datetime.timedelta(*said)
-        return {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}[
-            kind
-        ].fromisoformat(said)
+        kinds: dict[str, Any] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
+        return kinds[kind].fromisoformat(said)
     if tag == "C":
         return {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[held]
     if tag == "n":
