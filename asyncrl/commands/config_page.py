@@ -74,8 +74,8 @@ ALGO = {
     "shaping": "Changes of rewards, such as penalties for length ([regularisation](algorithms/regularisation.md)).",
     "filters": "Which rows leave the loss ([regularisation](algorithms/regularisation.md)).",
     "denominator": "Whether means are over all rows, or those that the filters keep.",
-    "baseline_unit": 'What the baseline of a group compares: all rows, or episodes with the mean of their rows. "episodes" '
-    "by default where an agent plays and the advantage gives a row one number.",
+    "baseline_unit": "What a group's baseline compares: all rows, or episodes with the mean of their rows. Where an "
+    'agent plays and the advantage gives a row one number, "episodes" is the default.',
     "staleness_control.enabled": "Lower and raise the staleness limit by the effective sample size, up to "
     "`buffer.max_staleness` ([controllers](algorithms/asynchrony-control.md)).",
     "staleness_control.minimum": "Lowest limit.",
