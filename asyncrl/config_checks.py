@@ -182,7 +182,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.quantization must be 'off' where lora.rank is above 0: adapters are trained on whole weights, got "
             f"{recipe.engine.quantization!r}"
         )
-    yield from _exploration_problems(recipe)
     yield from _prefill_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
@@ -343,48 +342,6 @@ def _turn_slack_problems(recipe: Recipe) -> Iterator[str]:
         yield "curriculum.turn_slack must be 0 with env.name='agent', which plays its own turns"
 
 
-def _exploration_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps candidates from being played in low precision and again by the other engines."""
-    count, engines, size = recipe.rollout.explore, recipe.engine, recipe.rollout.group_size
-    if not count:
-        if engines.explorers:
-            yield (
-                f"rollout.explore must be above rollout.group_size={size} where engine.explorers is above 0: these "
-                "engines play candidates alone, got 0"
-            )
-        return
-    if not 0 < engines.explorers < engines.count:
-        yield (
-            f"engine.explorers must be from 1 to below engine.count={engines.count} for rollout.explore={count}, which "
-            f"needs engines of both kinds, got {engines.explorers}"
-        )
-    if count <= size or size == 1:
-        yield (
-            f"rollout.explore must be above rollout.group_size={size}, which must be above 1: candidates are chosen "
-            f"for their contrast, got {count}"
-        )
-    for key, wrong, why in (
-        (
-            "engine.quantization",
-            engines.quantization != "off",
-            "the engines that play episodes again compute in whole precision",
-        ),
-        ("lora.rank", recipe.lora.rank > 0, "quantised engines serve no adapters"),
-        ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway draws its own seeds"),
-        ("policies", bool(recipe.policies), "each of them would need explorers of its own"),
-        ("rollout.branches", recipe.rollout.branches > 0, "branches repeat a sibling and no candidate"),
-        ("rollout.hinted", recipe.rollout.hinted > 0, "candidates are given no hints"),
-        ("scale.engine", "engine" in recipe.scale.limits, "the last engines stay the explorers"),
-        (
-            "curriculum.name",
-            recipe.curriculum.name != FILE_ORDER,
-            "it would take the success rate of the chosen episodes for that of the task",
-        ),
-    ):
-        if wrong:
-            yield f"{key} must be left out with rollout.explore={count}: {why}"
-
-
 def _prefill_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps some engines from computing prompts for the others."""
     engine = recipe.engine
@@ -404,7 +361,6 @@ def _prefill_problems(recipe: Recipe) -> Iterator[str]:
             "caches of different adapters are not told apart on their way",
         ),
         ("policies", bool(recipe.policies), "left out", "each of them would need engines of both kinds"),
-        ("engine.explorers", engine.explorers > 0, "0", "what one precision computes is not for the other"),
         ("engine.keep_kv", engine.keep_kv, "false", "a fetched cache is of one version alone"),
         (
             "engine.kv_offload_gib",
@@ -461,10 +417,6 @@ def _completion_problems(recipe: Recipe) -> Iterator[str]:
             "train.schedule='periodic', which trains on groups as they arrive",
         ),
         (recipe.curriculum.name == FILE_ORDER, f"curriculum.name={FILE_ORDER!r}, which plays each task once"),
-        (
-            recipe.rollout.decide_after > 0,
-            "rollout.decide_after, which drops the groups that would be completed",
-        ),
     ):
         if wrong:
             yield f"train.complete_groups must be false with {why}"
@@ -499,7 +451,6 @@ def _opponent_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),
-        ("rollout.decide_after", recipe.rollout.decide_after > 0, "what decides is rewards of both sides"),
         ("judge.url", bool(recipe.judge.url), "a judge gives all agents of an episode its score"),
     ):
         if wrong:
@@ -571,9 +522,8 @@ def _lending_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.policies:
         yield "placement.lent must be 0 where there are policies: their trainers do not wait at the same time"
-    if recipe.engine.explorers or "engine" in recipe.scale.limits:
-        other = "engine.explorers is above 0" if recipe.engine.explorers else "scale.engine is given"
-        yield f"placement.lent must be 0 where {other}: the last engines stay the lent ones, got {lent}"
+    if "engine" in recipe.scale.limits:
+        yield f"placement.lent must be 0 where scale.engine is given: the last engines stay the lent ones, got {lent}"
     if recipe.train.router_replay:
         yield (
             "placement.lent must be 0 with train.router_replay: a turn that moves to another engine has no record of "
@@ -703,13 +653,6 @@ def _interruption_problems(recipe: Recipe) -> Iterator[str]:
             "an engine that leaves takes along what it has sampled",
         ),
         ("engine.prefill", recipe.engine.prefill > 0, "0", "prompts and tokens of a turn are in two engines"),
-        ("engine.explorers", recipe.engine.explorers > 0, "0", "what explorers sample is not trained"),
-        (
-            "rollout.fork_at",
-            recipe.rollout.fork_at == "look_ahead",
-            "another one",
-            "the token at which a branch begins is sampled by no engine",
-        ),
     )
 
 
@@ -741,7 +684,6 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
-        ("rollout.decide_after", recipe.rollout.decide_after > 0, "what decides is one policy's reward"),
         (
             "curriculum.name",
             recipe.curriculum.name != FILE_ORDER,
@@ -841,9 +783,8 @@ def balance_problems(recipe: ManyPolicies) -> Iterator[str]:
         return
     engines = {"engine": recipe.engine, **{f"policies.{name}.engine": engine for name, engine in own.items()}}
     for section, engine in engines.items():
-        for name, value in (("explorers", engine.explorers), ("prefill", engine.prefill)):
-            if value:
-                yield f"{section}.{name} must be 0 with {key}: the last engines stay what they are, got {value}"
+        if engine.prefill:
+            yield f"{section}.prefill must be 0 with {key}: the last engines stay what they are, got {engine.prefill}"
         if (engine.ranks, engine.nodes) != (recipe.engine.ranks, recipe.engine.nodes):
             yield (
                 f"{section}: engines must have as many ranks, on as many machines, as the recipe's own with {key}: "
@@ -957,22 +898,11 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     _check_no_signal(recipe, settings)
-    _check_early_end(recipe, words)
     _check_long_rows(recipe, words)
-    if "slow_values" in words and settings["value"]["trunk"] != "own":
-        raise ConfigError(
-            f"algo.value.trunk: must be 'own' for algo.advantage={settings['advantage']}, whose slow copy is of the "
-            f"whole critic, got {settings['value']['trunk']!r}"
-        )
     if settings["value"]["steps"] > 1 and settings["value"]["trunk"] != "own":
         raise ConfigError(
             f"algo.value.steps: must be 1 for algo.value.trunk={settings['value']['trunk']!r}, which learns with the "
             f"policy, got {settings['value']['steps']}"
-        )
-    if "slow_values" in words and recipe.train.zero_stage == 3:
-        raise ConfigError(
-            f"train.zero_stage: algo.advantage={settings['advantage']} keeps a whole copy of the critic, which needs "
-            "train.zero_stage below 3, got 3"
         )
     if "score_norms" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
@@ -1019,18 +949,6 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
             )
         if count and recipe.env.name == "agent":
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
-    if rollout.hint_length == "by_difficulty" and not rollout.hinted:
-        raise ConfigError("rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0")
-    if rollout.fork_at != "uncertain" and not rollout.branches:
-        raise ConfigError(f"rollout.branches: must be above 0 for rollout.fork_at={rollout.fork_at!r}, got 0")
-    if rollout.fork_at == "look_ahead":
-        if rollout.temperature != 1:
-            raise ConfigError(
-                "rollout.temperature: must be 1 for rollout.fork_at='look_ahead', which takes tokens with the "
-                f"probability they have at that temperature, got {rollout.temperature:g}"
-            )
-        if recipe.train.router_replay:
-            raise ConfigError("train.router_replay: must be false for rollout.fork_at='look_ahead', got true")
     if "branches" in words and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 
@@ -1042,42 +960,6 @@ def _check_no_signal(recipe: Recipe, settings: dict[str, Any]) -> None:
             f"buffer.drop_no_signal: must be false, or left out, with {part}, which may learn from groups whose "
             "episodes all earned the same, got true"
         )
-
-
-def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
-    """Refuse an early end of groups that would have had a signal. Raises `ConfigError`."""
-    rollout = recipe.rollout
-    if not rollout.decide_after:
-        return
-    got = f"got {rollout.decide_after}"
-    if not 2 <= rollout.decide_after < rollout.group_size:
-        raise ConfigError(
-            f"rollout.decide_after: must be 0, or from 2 to below rollout.group_size={rollout.group_size}, {got}"
-        )
-    if not recipe.no_signal:
-        raise ConfigError(
-            "buffer.drop_no_signal: must be true with rollout.decide_after, which drops groups without a signal before "
-            "they are whole"
-        )
-    for key, given, why in (
-        (
-            "rollout.branches",
-            rollout.branches,
-            "branches are chosen when all other episodes have been played",
-        ),
-        (
-            "rollout.hinted",
-            rollout.hinted,
-            "the first episodes are the hinted ones, and say little of the others",
-        ),
-        (
-            "algo",
-            "greedy" in words,
-            "an objective with a greedy baseline learns from episodes that earn the same",
-        ),
-    ):
-        if given:
-            raise ConfigError(f"rollout.decide_after: must be 0 with {key}: {why}; {got}")
 
 
 def _check_drafter(recipe: Recipe) -> None:
@@ -1126,7 +1008,6 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
         f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
         "algo.denominator='kept'": settings["denominator"] == "kept",
         "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
-        "algo.sequential_agents": settings["sequential_agents"],
         "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
         "a critic": "values" in needed(settings),
         **{

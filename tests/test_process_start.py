@@ -38,6 +38,9 @@ print(json.dumps({
 def program(tmp_path, monkeypatch):
     """Return a function that writes a module and returns the command that runs it."""
     monkeypatch.chdir(tmp_path)
+    # The current folder is not searched.
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
     def write(text, *arguments):
         (tmp_path / "program.py").write_text(textwrap.dedent(text))

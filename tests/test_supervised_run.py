@@ -2,8 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.cli import main
+from asyncrl.process_start import start_process
 from asyncrl.run.checkpoints import complete_checkpoints
-from tests.engines import END_S
+from tests.runs import environment, to_its_end
 from tests.waiting import running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -27,36 +26,31 @@ def rows(tmp_path):
     return path
 
 
-def sft(folder, *words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "asyncrl", "sft", *map(str, words)], cwd=folder, stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def sft(*words):
+    return [sys.executable, "-m", "asyncrl", "sft", *map(str, words)]
 
 
-def ended(process):
-    out, err = process.communicate(timeout=END_S)
-    assert process.returncode == 0, err
-    return out, err
-
-
-def test_a_killed_training_is_resumed_and_ends_as_one_that_was_not(tiny_model, tmp_path, rows):
+def test_a_killed_training_is_resumed_and_ends_as_one_that_was_not(tiny_model, tmp_path, rows, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     words = [
         tiny_model, f"data.train={rows}", "engine.max_model_len=64", "sft.batch_size=4", "sft.epochs=8",
         "sft.checkpoint_every=4", "sft.learning_rate=1e-3", "run.threads=1",
     ]  # fmt: skip
-    out, _ = ended(sft(tmp_path, *words, "run.name=whole", "--out", "taught"))
-    assert out == "model: taught\n"
-    killed = sft(tmp_path, *words, "run.name=killed")
-    wait_until(lambda: complete_checkpoints(tmp_path / "runs" / "killed" / "checkpoints"), running(killed))
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=END_S)
-    (before, _), *_ = complete_checkpoints(tmp_path / "runs" / "killed" / "checkpoints")
-    out, err = ended(sft(tmp_path, "--resume", "runs/killed"))
-    (last, checkpoint), *_ = complete_checkpoints(tmp_path / "runs" / "killed" / "checkpoints")
+    whole = to_its_end(sft(*words, "run.name=whole", "--out", "taught"))
+    assert (whole.returncode, whole.stdout) == (0, "model: taught\n"), whole.stderr
+    checkpoints = tmp_path / "runs" / "killed" / "checkpoints"
+    with open("killed.err", "w") as errors:
+        killed = start_process(sft(*words, "run.name=killed"), environment(), errors.fileno())
+    wait_until(lambda: complete_checkpoints(checkpoints), running(killed), limit_s=400)
+    killed.kill()
+    killed.wait(60)
+    (before, _), *_ = complete_checkpoints(checkpoints)
+    resumed = to_its_end(sft("--resume", "runs/killed"))
+    assert resumed.returncode == 0, resumed.stderr
+    (last, checkpoint), *_ = complete_checkpoints(checkpoints)
     assert 4 <= before < last
-    assert f"going on after step {before}" in err
-    assert out == f"model: runs/killed/checkpoints/{checkpoint.name}\n"
+    assert f"going on after step {before}" in resumed.stderr
+    assert resumed.stdout == f"model: runs/killed/checkpoints/{checkpoint.name}\n"
     taught = tmp_path / "taught"
     assert not (taught / "training_state").exists()
     expected, found = load_file(taught / "model.safetensors"), load_file(checkpoint / "model.safetensors")

@@ -32,7 +32,7 @@ from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
 from asyncrl.algo.registry import resolve
 from asyncrl.algo.settings import loss_parts, needed, resolve_settings
-from asyncrl.algo.value import HEADS, value_loss
+from asyncrl.algo.value import value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
 Measure = Callable[[Any], Mapping[str, Tensor]]
@@ -275,23 +275,15 @@ class Objective:
         `loss` adds it when `inputs.values` is given; a critic with its own optimizer calls it alone.
         """
         part = self.settings["value"]
-        losses: list[Tensor] = []
-        metrics: Metrics = {}
-        for head in HEADS:
-            if head and getattr(inputs, f"{head}values") is None:
-                continue
-            values, returns = inputs.need(f"{head}values"), inputs.need(f"{head}returns")
-            old = inputs.need(f"{head}old_values")
-            loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
-            losses.append(loss)
-            if head in ("", "q_"):
-                metrics |= {
-                    f"value/{head}clip_fraction": mean_over(clipped, inputs.mask),
-                    f"value/{head}mean": mean_over(values, inputs.mask),
-                    f"value/{head}error": mean_over((values - returns).abs(), inputs.mask),
-                }
-        value = aggregate(token_mean, torch.stack(losses).sum(0), inputs.mask, totals)
-        return part["coef"] * value, {"loss/value": sum_of(value)} | metrics
+        values, returns, old = inputs.need("values"), inputs.need("returns"), inputs.need("old_values")
+        loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
+        value = aggregate(token_mean, loss, inputs.mask, totals)
+        return part["coef"] * value, {
+            "loss/value": sum_of(value),
+            "value/clip_fraction": mean_over(clipped, inputs.mask),
+            "value/mean": mean_over(values, inputs.mask),
+            "value/error": mean_over((values - returns).abs(), inputs.mask),
+        }
 
     @torch.no_grad()
     def _diagnostics(self, inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None) -> Metrics:

@@ -10,7 +10,6 @@
     entropy_coef: 0.0
     entropy_control: {target: 0.2}
     success_nll_coef: 0.0
-    sequential_agents: false
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
@@ -47,7 +46,6 @@ DEFAULTS: dict[str, Any] = {
     "entropy_coef": 0.0,
     "entropy_control": {"target": None, "step": 0.005},
     "success_nll_coef": 0.0,
-    "sequential_agents": False,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
@@ -72,7 +70,7 @@ LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
 CHOICES = {"denominator": ("original", "kept")}
-VALUES = {"entropy_coef": "float", "success_nll_coef": "float", "sequential_agents": "bool"}
+VALUES = {"entropy_coef": "float", "success_nll_coef": "float"}
 """Keys that are one value, with its type."""
 TABLES = {
     "kl": {
@@ -154,8 +152,6 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words.add("scores")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}
-    if settings["sequential_agents"]:
-        words.add("agents")
     if "proximal" in words:
         words |= part_needs("proximal", settings["proximal"])
     return frozenset(words)

@@ -89,14 +89,9 @@ class TrajectoryBuilder:
         )
         self._observation_id = observation_id
 
-    def add_turn(self, generated: Generated, given: np.ndarray = NO_TOKENS) -> None:
-        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them.
-
-        given: tokens that the turn begins with and that were not sampled here. [M] int32
-        """
+    def add_turn(self, generated: Generated) -> None:
+        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them."""
         start, observation_id = self.num_tokens, self._observation_id
-        if len(given):
-            self.add_context(given, observation_id)
         self._append(generated.token_ids, generated.logprobs, generated.versions)
         if generated.routed_experts is not None:
             self._add_experts(generated.routed_experts)
@@ -127,10 +122,6 @@ class TrajectoryBuilder:
         """Return the ids of the turn sampled last. [N] int32."""
         turn = self._turns[-1]
         return self.token_ids()[turn.start : turn.end]
-
-    def last_confidence(self) -> float:
-        """Return the geometric mean probability of the tokens of the turn sampled last."""
-        return float(np.exp(self._logprobs[-1].mean()))
 
     def sampled_turns(self) -> list[np.ndarray]:
         """Return the ids of every sampled turn, in order. [N] int32 each."""

@@ -62,8 +62,6 @@ ALGO = {
     "entropy_control.step": "What the weight of the entropy changes by in a step.",
     "success_nll_coef": "Weight of the negative log-likelihood of episodes with a reward above 0 "
     "([losses](algorithms/losses.md)).",
-    "sequential_agents": "Update the agents of a rollout one after the other, each with what the earlier ones have "
-    "changed ([agents](algorithms/advantages.md#agents-and-single-rollouts)).",
     "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
     "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
     "value.coef": "Weight of the critic's loss.",

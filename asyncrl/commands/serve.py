@@ -96,17 +96,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "folder of the global weights and the outer optimizer, from which a service that ended goes on",
     },
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
-    "--explorers": {
-        "nargs": "*",
-        "default": [],
-        "metavar": "URL",
-        "help": "addresses of the engines that play candidates (rollout.explore)",
-    },
-    "--explorer": {
-        "action": "store_true",
-        "default": False,
-        "help": "compute as engine.explorers_quantization says: an engine that plays candidates",
-    },
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
     "--main-buffer": {
         "default": "",
@@ -270,7 +259,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
     job, credentials = fetch_job(args.join, credentials.bearer("buffer"), args.role, args.name)
     args.model, args.buffer = args.model or job.model, args.join
-    args.engines, args.explorers, args.env = job.engines, job.explorers, job.envs
+    args.engines, args.env = job.engines, job.envs
     if args.role == "env" and not env_services(job.config):
         raise ConfigError(
             "serve env --join: this run's sessions are in its rollout workers; start it with env.services=1, so that "

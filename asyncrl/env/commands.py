@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import parse_value
+from asyncrl.console import shown
 from asyncrl.env.check import TASKS, check_env, end_launcher
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, ToolCall
@@ -146,7 +147,7 @@ def _check(names: Sequence[str], everything: bool, config: dict[str, Any], tasks
             continue
         for finding in check_env(name, config, tasks or getattr(env_class, "check_tasks", TASKS)):
             failed += not finding.ok
-            print(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}")
+            print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"))
     return 1 if failed or not (names or everything) else 0
 
 
@@ -220,7 +221,7 @@ def _read() -> str:
 
 def _show(messages: list[Message]) -> None:
     for message in messages:
-        print(f"[{message['role']}] {message['content']}")
+        print(shown(f"[{message['role']}] {message['content']}"))
 
 
 def _object(text: str) -> dict[str, Any]:

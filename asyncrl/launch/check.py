@@ -165,7 +165,7 @@ def check_tasks(config: Config) -> bool:
     if env.name in ELSEWHERE:
         check_agent(env.config)
         return False
-    offers_tools = check_environment(env.name, env.config, task)
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     if env.task_file and heldout is not None:
         _check_heldout(config, heldout)
     return offers_tools
@@ -245,7 +245,8 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     if env.name in ELSEWHERE:
         check_agent(env.config)
         return check_turn_format(config, False)
-    return check_turn_format(config, check_environment(env.name, env.config, task))
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    return check_turn_format(config, offers_tools)
 
 
 def check_agent(settings: dict[str, Any]) -> None:
@@ -299,7 +300,6 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
-        "engine.explorers": config.engine.explorers > 0,
         "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,

@@ -15,7 +15,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.launch.node_commands import NodeCommands
 from asyncrl.launch.placement import env_names, prefixed
 from asyncrl.launch.spread import engine_sections
+from asyncrl.process_start import python_module
 from asyncrl.startup import KEY
 
 ADDRESS = "RAY_ADDRESS"
@@ -99,7 +99,7 @@ class NodeActor:
     """Keeps a node running on the machine where Ray has put this actor."""
 
     def __init__(self, name: str, role: str, launcher: str, token: str) -> None:
-        command = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", launcher]
+        command = [*python_module("asyncrl"), "serve", "node", "--launcher", launcher]
         logs = user_folder() / "nodes"
         logs.mkdir(parents=True, exist_ok=True)
         self._commands = NodeCommands(

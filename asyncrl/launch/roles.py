@@ -192,20 +192,10 @@ class PolicyRoles:
         return self.route(caller, found) if caller else found.url
 
     def engine_addresses(self, caller: str = "") -> list[str]:
-        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own.
-
-        A rollout worker and a job's members are told of the explorers among them apart (`explorer_addresses`).
-        """
+        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own."""
         if self.host is not None:
             return [policy_url(url, self.name) for url in self.host.engine_addresses(caller)]
-        regular = len(self.engines) - self.config.engine.explorers
-        told = self.engines if caller == "trainer" else self.engines[:regular]
-        return [self.route(caller, engine) if caller else engine.url for engine in told]
-
-    def explorer_addresses(self, caller: str = "") -> list[str]:
-        """Return the addresses under which `caller` reaches the engines that play candidates."""
-        told = self.engines[len(self.engines) - self.config.engine.explorers :]
-        return [self.route(caller, engine) if caller else engine.url for engine in told]
+        return [self.route(caller, engine) if caller else engine.url for engine in self.engines]
 
     def job(self) -> dict[str, Any]:
         """Return what a process must know to join the job."""
@@ -214,7 +204,6 @@ class PolicyRoles:
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "weights_dir": str(self.weights_dir),
             "engines": self.engine_addresses(),
-            "explorers": self.explorer_addresses(),
             "envs": [],
             "policies": [],
             "moved": self._moved_engines(),
@@ -282,7 +271,7 @@ class PolicyRoles:
     def can_leave(self, process: ManagedProcess) -> bool:
         """True for an engine that the policy could do without."""
         engine, placement = self.config.engine, self.config.placement
-        alike = not (engine.explorers or engine.prefill or placement.lent)
+        alike = not (engine.prefill or placement.lent)
         return process in self.engines and len(self.engines) > 1 and alike
 
     def leave(self, process: ManagedProcess) -> None:
@@ -319,7 +308,6 @@ class PolicyRoles:
                     "serve",
                     "engine",
                     *self._engine_argv(),
-                    *self._explorer_argv(index),
                     *self._lent_argv(index),
                     *self._prefill_argv(index),
                 ],
@@ -367,10 +355,6 @@ class PolicyRoles:
 
     def _engine_argv(self) -> list[str]:
         return [*self._folder(), "--model", self.model, "--weights-dir", str(self.weights_dir)]
-
-    def _explorer_argv(self, index: int) -> list[str]:
-        engine = self.config.engine
-        return ["--explorer"] if index >= engine.count - engine.explorers else []
 
     def _trainer_argv(self) -> list[str]:
         by_turns = self.config.placement.trainers_by_turns
@@ -509,12 +493,10 @@ class Roles(PolicyRoles):
         ]
 
     def _worker_argv(self, name: str) -> list[str]:
-        explorers = self.explorer_addresses("rollout")
         policies = [word for where in self._policy_addresses() for word in ("--policy", where)]
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
             *("--buffer", self.buffer_address("rollout")),
             *(("--env", *(self.route("rollout", process) for process in self.envs)) if self.envs else ()),
             *("--engines", *self.engine_addresses("rollout")),
-            *(("--explorers", *explorers) if explorers else ()),
         ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
+from asyncrl.console import say
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, ConfigError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
@@ -532,4 +532,4 @@ def print_evaluation(record: dict[str, Any] | None) -> None:
 
 def print_status(text: str) -> None:
     """Print a line for the user; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    say(text)

@@ -71,6 +71,7 @@ from asyncrl.train.stream import StreamedStep
 from asyncrl.train.success_pool import SuccessPool
 from asyncrl.train.swarm_pool import SwarmPool
 from asyncrl.train.turns import NoTurns, Turns
+from asyncrl.train.voids import void_warnings
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 from asyncrl.weights.sampled import Sequence as SampledSequence
@@ -214,6 +215,8 @@ class Trainer:
         """How its commitments compare with the trainer's hidden states."""
         self.settings = StepSettings.of(config)
         self._planned = False
+        self._void: set[str] = set()
+        """Environments that a warning has named."""
         self._published: Future[PublishReport] | None = None
         """On rank 0, a version's way to the engines and into the buffer in the background."""
         if isinstance(auxiliary.snapshots, ScoredVersions):
@@ -596,6 +599,10 @@ class Trainer:
         return self._published is not None and not self._published.done()
 
     def _metrics(self, step: StepRecord) -> dict[str, Any]:
+        for env, said in void_warnings(step.batch.fresh).items():
+            if env not in self._void:
+                self._void.add(env)
+                log.warning("step %d: %s", step.batch.step, said)
         return {
             # When the trainer was done with the step; its version may be committed later.
             "time": time.time(),

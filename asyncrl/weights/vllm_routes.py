@@ -115,12 +115,12 @@ _GAUGES = {
     "vllm:iteration_tokens_total_count": "iterations",
     "vllm:iteration_tokens_total_sum": "computed_tokens",
 }
+"""vLLM's own gauges, and their names in the state."""
 _SPECULATED = {
     "vllm:spec_decode_num_draft_tokens": "proposed_tokens",
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
 }
 """Counters of an engine that speculates."""
-"""vLLM's own gauges, and their names in the state."""
 
 
 class Routes:

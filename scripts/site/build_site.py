@@ -49,10 +49,8 @@ NAVIGATION: dict[str, list[str]] = {
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
     ),
     "How-to": [
-        *_pages(
-            "docs",
-            "data environments sft adapters sandbox gateway tool-formats evaluation monitor metrics lora",
-        ),
+        *_pages("docs", "which-method data environments rewards sft adapters sandbox gateway tool-formats"),
+        *_pages("docs", "evaluation monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),
     ],
     "Algorithms": [

@@ -16,7 +16,6 @@ OPTIONS = (
     "--model",
     "--base-version",
     "--weights-dir",
-    "--explorer",
     "--lent",
     "--prefill",
     *NODES,
@@ -55,7 +54,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         base_version=args.base_version,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,
-        quantization=engine.explorers_quantization if args.explorer else engine.quantization,
+        quantization=engine.quantization,
         batch_invariant=engine.batch_invariant,
         kv_offload_gib=engine.kv_offload_gib,
         # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.

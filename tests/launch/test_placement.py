@@ -234,10 +234,6 @@ def test_trainers_take_turns_only_where_they_work_on_batches_that_are_there(sect
         ),
         (engines(2, weight_transfer="http"), "placement.lent: engine.weight_transfer must be 'shared_file'"),
         (engines(2) | policy("other"), "placement.lent must be 0 where there are policies"),
-        (
-            engines(2, explorers=1) | {"rollout": {"group_size": 4, "explore": 8}},
-            "placement.lent must be 0 where engine.explorers is above 0",
-        ),
         (engines(2) | {"scale": {"engine": [2, 3]}}, "placement.lent must be 0 where scale.engine is given"),
     ],
 )

@@ -262,7 +262,6 @@ CAN = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "train": INTERRUPT,
         ({"engine": {"count": 2}, "placement": {"lent": 1}}, r"placement\.lent must be 0"),
         ({"scale": {"engine": [1, 2]}}, r"scale\.engine must be left out"),
         ({"engine": {"count": 2, "prefill": 1}}, r"engine\.prefill must be 0"),
-        ({"rollout": {"branches": 1, "fork_at": "look_ahead"}}, r"rollout\.fork_at must be another one"),
         ({"policies": {"other": {"agents": ["helper"]}}}, r"policies must be left out"),
     ],
 )

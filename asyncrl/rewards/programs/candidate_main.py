@@ -1,16 +1,18 @@
 """Holds a program that a policy wrote and does what it is told: one JSON line in, one out. Runs inside a sandbox.
 
 The first line is `{"program", "preamble"}`, answered by `{"id": 0, "ok"}` or an error. Then `{"id", "do", ...}`, by
-`{"id", "value", "args"}` or `{"id", "error": [class, text]}`. It knows no test and no expected result. `values.py` stands
-before it in the same text.
+`{"id", "value", "args"}` or `{"id", "error": [class, text]}`. It knows no test and no expected result.
 """
 
 import io
 import json
 import os
+import site
 import sys
 import types
 from typing import Any
+
+from asyncrl.rewards.programs.values import decode, encode
 
 _objects: dict[int, Any] = {}
 
@@ -26,6 +28,8 @@ def _main() -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     sys.stdin, sys.stdout, sys.stderr = io.StringIO(), open(os.devnull, "w"), open(os.devnull, "w")  # noqa: SIM115
+    # exit() and quit(), which an interpreter without site lacks.
+    site.setquit()
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
 
@@ -88,8 +92,11 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
                  "getitem": lambda one, key: one[key], "contains": lambda one, item: item in one,
                  "setitem": lambda one, key, item: one.__setitem__(key, item)}[what](target, *args)  # fmt: skip
     after = [encode(one, _refer) for one in args]
-    changed = [one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)]
+    changed = [
+        one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)
+    ]
     return {"value": encode(value, _refer), "args": changed}
 
 
-_main()
+if __name__ == "__main__":
+    _main()

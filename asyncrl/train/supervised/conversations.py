@@ -77,7 +77,7 @@ class Conversations:
     def _made(self, row: Mapping[str, Any], index: int) -> Demonstration:
         try:
             messages = self._messages(row)
-            tools = _objects("tools", row.get("tools"))
+            tools = as_objects("tools", row.get("tools"))
             check_order(messages)
         except (KeyError, TypeError, ValueError) as error:
             problem = f"column {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
@@ -119,7 +119,7 @@ class Conversations:
 
 def as_messages(column: str, found: Any) -> list[Message]:
     """Return a column's messages in the form that chat templates take. Raises `TypeError` and `ValueError`."""
-    listed = _objects(column, found)
+    listed = as_objects(column, found)
     messages: list[Message] = []
     for one in listed:
         role = one.get("role", SPOKEN_BY.get(str(one.get("from")), one.get("from")))
@@ -129,7 +129,7 @@ def as_messages(column: str, found: Any) -> list[Message]:
         message: Message = {"role": role, "content": one.get("content", one.get("value", "")), **kept}
         message["content"] = "" if message["content"] is None else message["content"]
         if calls := message.pop("tool_calls", None):
-            message["tool_calls"] = [_call(column, call) for call in _objects("tool_calls", calls)]
+            message["tool_calls"] = [_call(column, call) for call in as_objects("tool_calls", calls)]
         messages.append(message)
     return messages
 
@@ -167,7 +167,7 @@ def _call(column: str, call: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"id": call["id"]} if call.get("id") else {})
 
 
-def _objects(column: str, found: Any) -> list[dict[str, Any]]:
+def as_objects(column: str, found: Any) -> list[dict[str, Any]]:
     """Return a list of objects that may be kept as JSON text."""
     if isinstance(found, str) and found.strip():
         try:

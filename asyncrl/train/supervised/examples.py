@@ -7,11 +7,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.progress import progress
 from asyncrl.train.demonstrations import Demonstration, Encoded, encode
 from asyncrl.train.supervised.conversations import WEIGHT, learned
+from asyncrl.train.supervised.pairs import Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,42 @@ def encode_rows(
             if limit and len(rows) == limit:
                 break
     if not rows:
-        why = (
-            f"all {num_long} have more than {max_length} tokens (the longest {longest})"
-            if num_long
-            else "there is none"
-        )
-        raise InputError(f"sft: no row to learn from: {why}; see sft.max_length and engine.max_model_len")
+        raise InputError(_none_left(num_long, max_length, longest))
     return Examples(rows, num_long)
+
+
+def encode_pairs(
+    renderer: ChatRenderer, pairs: Iterable[tuple[str, Pair]], max_length: int, limit: int = 0, total: int = 0
+) -> Examples:
+    """Return the tokens of pairs, two rows for each: the chosen answer and the rejected one. See `encode_rows`; a pair
+    is left out where either is too long."""
+    rows: list[Encoded] = []
+    longest = num_long = 0
+    with progress("sft: making tokens of", min(limit, total) if limit else total, "pairs") as advance:
+        for where, pair in pairs:
+            try:
+                both = [encode_conversation(renderer, one) for one in (pair.chosen, pair.rejected)]
+            except (InputError, ConfigError) as error:
+                raise InputError(f"{where}: {error}") from error
+            length = max(len(row.ids) for row in both)
+            longest = max(longest, length)
+            num_long += length > max_length
+            rows += both if length <= max_length else []
+            advance(1)
+            if limit and len(rows) == 2 * limit:
+                break
+    if not rows:
+        raise InputError(_none_left(num_long, max_length, longest))
+    return Examples(rows, num_long)
+
+
+def _none_left(num_long: int, max_length: int, longest: int) -> str:
+    why = (
+        f"all {num_long} have more than {max_length} tokens (the longest {longest})"
+        if num_long
+        else "there is none"
+    )
+    return f"sft: no row to learn from: {why}; see sft.max_length and engine.max_model_len"
 
 
 def encode_conversation(renderer: ChatRenderer, conversation: Demonstration) -> Encoded:
@@ -75,11 +107,26 @@ def encode_conversation(renderer: ChatRenderer, conversation: Demonstration) -> 
     if all(learned(message) for message in messages if message["role"] == "assistant"):
         return row
     mask = row.mask.copy()
-    turns = _turns(mask)
+    turns = _turns(mask.tolist())
     spoken = [message for message in messages if message["role"] == "assistant"]
     for (start, end), message in zip(turns, spoken, strict=True):
         mask[start:end] = learned(message)
     return replace(row, mask=mask)
+
+
+def as_text(renderer: ChatRenderer, row: Encoded, most: int = 600) -> str:
+    """Return a row for people, with what is learned between « and »; what no terminal shows is left out."""
+    shown, place = [], 0
+    for start, end in _turns(row.mask.tolist()):
+        shown += [_decoded(renderer, row.ids[place:start]), "«", _decoded(renderer, row.ids[start:end]), "»"]
+        place = end
+    text = "".join([*shown, _decoded(renderer, row.ids[place:])])
+    text = "".join(one for one in text if one.isprintable() or one == "\n")
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def _decoded(renderer: ChatRenderer, ids: np.ndarray) -> str:
+    return renderer.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
 
 
 def _turns(mask: Sequence[bool]) -> list[tuple[int, int]]:

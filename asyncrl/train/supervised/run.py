@@ -6,6 +6,9 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer, load_renderer
 from asyncrl.config import Config, load_config
@@ -19,11 +22,13 @@ from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.policy import load_policy
 from asyncrl.train.supervised.episodes import check_run, episodes
-from asyncrl.train.supervised.examples import Examples, Schedule, encode_rows, pack
+from asyncrl.train.supervised.examples import Examples, Schedule, as_text, encode_pairs, encode_rows, pack
 from asyncrl.train.supervised.sources import open_rows, run_folder
 from asyncrl.train.supervised.trainer import LEARNING_RATE, SupervisedTrainer
 from asyncrl.train.threads import set_threads
 
+REFERENCE = "reference_logp.npy"
+"""File of a run with the log-probabilities of whole answers under the model that it started from."""
 KEPT = 2
 """Checkpoints."""
 
@@ -52,9 +57,11 @@ def train_supervised(folder: Path) -> Path:
         config.train.micro_batch_tokens, checkpointer, _digest(examples.rows),
         metrics.write if metrics else lambda *_: None, _say if first else lambda line: None,
     )  # fmt: skip
+    _measure_reference(trainer, folder / REFERENCE)
     step = _resume(trainer, checkpointer)
     if first:
         _say(_heading(config, examples, trainer, step))
+        _say(f"sft: the first row, with what is learned in «»:\n{as_text(renderer, examples.rows[0])}")
     taken = trainer.run(step)
     checkpointer.finish(taken, trainer.state_dict(taken))
     if metrics:
@@ -81,8 +88,9 @@ def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, list[En
     if sft.data == SCRIPTED:
         return encode_rows(renderer, _scripted(config), most, sft.limit, sft.episodes), []
     trained, heldout = open_rows(config)
-    examples = encode_rows(renderer, trained, most, sft.limit, len(trained))
-    return examples, encode_rows(renderer, heldout, most, sft.heldout_rows).rows if heldout else []
+    encode: Any = encode_rows if sft.objective == "likelihood" else encode_pairs
+    examples = encode(renderer, trained, most, sft.limit, len(trained))
+    return examples, encode(renderer, heldout, most, sft.heldout_rows).rows if heldout else []
 
 
 def max_length(config: Config) -> int:
@@ -93,7 +101,10 @@ def max_length(config: Config) -> int:
 def make_schedule(config: Config, lengths: list[int]) -> Schedule:
     """Return the rows of each step. lengths: [B] tokens of the rows."""
     sft = config.sft
-    bins = pack(lengths, max_length(config)) if sft.packing else [[row] for row in range(len(lengths))]
+    if sft.objective != "likelihood":
+        bins = [[row, row + 1] for row in range(0, len(lengths), 2)]
+    else:
+        bins = pack(lengths, max_length(config)) if sft.packing else [[row] for row in range(len(lengths))]
     return Schedule(bins, sft.batch_size, sft.epochs, sft.steps, sft.shuffle, sft.seed)
 
 
@@ -105,6 +116,24 @@ def _engine(config: Config) -> TrainEngine:
             config.sft.seed, offload_activations=settings.offload_activations,
         )  # fmt: skip
     return TrainEngine(policy, settings, config.model.dtype)
+
+
+def _measure_reference(trainer: SupervisedTrainer, file: Path) -> None:
+    """Have an objective of pairs know its reference, the model before training, from the first launch of the run on. A
+    collective."""
+    if not trainer.objective.paired:
+        return
+    if not trainer.engine.on_first(file.is_file):
+        found = trainer.measure_reference([*trainer.rows, *trainer.heldout])
+        if trainer.engine.rank == 0:
+            partial = file.with_suffix(".partial.npy")
+            np.save(partial, found)
+            partial.replace(file)
+        trainer.engine.barrier()
+    known = np.load(file)
+    if len(known) != len(trainer.rows) + len(trainer.heldout):
+        raise ConfigError(f"{file}: is of other rows than those that are read now; start another run")
+    trainer.reference, trainer.heldout_reference = np.split(known, [len(trainer.rows)])
 
 
 def _resume(trainer: SupervisedTrainer, checkpointer: Checkpointer) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from asyncrl.config import Config
 from asyncrl.config_sections import SCRIPTED, TRAINED_ON
@@ -12,21 +13,23 @@ from asyncrl.rows.data import Data, Part, open_data
 from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import Conversations
 from asyncrl.train.supervised.episodes import is_run
+from asyncrl.train.supervised.pairs import Pair, Pairs
+
+T = TypeVar("T", Demonstration, Pair)
 
 
-class SeveralRows:
-    """The conversations of several sources, one after the other."""
+class SeveralRows(Generic[T]):
+    """The conversations, or pairs of them, of several sources, one after the other."""
 
-    def __init__(self, config: Config, parts: Sequence[Part]) -> None:
-        sft = config.sft
-        self._parts = [Conversations(part, sft.completion, sft.min_reward) for part in parts]
+    def __init__(self, parts: Sequence[Conversations] | Sequence[Pairs]) -> None:
+        self._parts = parts
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
-    def __iter__(self) -> Iterator[tuple[str, Demonstration]]:
+    def __iter__(self) -> Iterator[tuple[str, T]]:
         for part in self._parts:
-            yield from part
+            yield from part  # type: ignore[misc]
 
     def check(self) -> None:
         """Make the first conversation of each source. Raises `InputError`."""
@@ -38,7 +41,13 @@ def run_folder(config: Config) -> Path | None:
     """Return the run whose episodes are to be learned from, None where rows are."""
     data = config.sft.data
     path = Path(data) if isinstance(data, str) and data else None
-    return path if path is not None and is_run(path) else None
+    if path is None or not is_run(path):
+        return None
+    if config.sft.objective != "likelihood":
+        raise ConfigError(
+            f"sft.objective: must be 'likelihood' for the episodes of a run, got {config.sft.objective!r}"
+        )
+    return path
 
 
 def learns_from_rows(config: Config) -> bool:
@@ -46,7 +55,7 @@ def learns_from_rows(config: Config) -> bool:
     return config.sft.data != SCRIPTED and run_folder(config) is None
 
 
-def open_rows(config: Config) -> tuple[SeveralRows, SeveralRows | None]:
+def open_rows(config: Config) -> tuple[SeveralRows[Any], SeveralRows[Any] | None]:
     """Return the rows to learn from, and the held-out ones, None without any. For `learns_from_rows`.
 
     Raises `ConfigError` and `InputError` for rows that are not there or cannot be read.
@@ -63,7 +72,8 @@ def open_rows(config: Config) -> tuple[SeveralRows, SeveralRows | None]:
         )
     else:
         opened = _opened_apart(config)
-    return SeveralRows(config, opened.train), _heldout(config, opened)
+    heldout = opened.heldout if config.sft.heldout_rows else []
+    return _rows(config, opened.train), _rows(config, heldout) if heldout else None
 
 
 def _opened_apart(config: Config) -> Data:
@@ -78,7 +88,8 @@ def _opened_apart(config: Config) -> Data:
         raise type(error)(text) from error
 
 
-def _heldout(config: Config, opened: Data) -> SeveralRows | None:
-    if not config.sft.heldout_rows or not opened.heldout:
-        return None
-    return SeveralRows(config, opened.heldout)
+def _rows(config: Config, parts: Sequence[Part]) -> SeveralRows[Any]:
+    sft = config.sft
+    if sft.objective != "likelihood":
+        return SeveralRows[Pair]([Pairs(part) for part in parts])
+    return SeveralRows[Demonstration]([Conversations(part, sft.completion, sft.min_reward) for part in parts])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Encoded
 from asyncrl.train.supervised.examples import Schedule
+from asyncrl.train.supervised.objectives import make_objective, no_reference
 
 LEARNING_RATE = 2e-5
 """Where `sft.learning_rate` is 0."""
@@ -57,6 +59,10 @@ class SupervisedTrainer:
         self.rows, self.heldout = rows, heldout
         self.schedule, self.settings = schedule, settings
         self.micro_batch_tokens = micro_batch_tokens
+        self.objective = make_objective(settings.objective, settings.beta)
+        self.reference: np.ndarray | None = None
+        """[R] log-probability of each answer under the model that training started from, for objectives of pairs."""
+        self.heldout_reference: np.ndarray | None = None
         self.checkpointer = checkpointer
         self.digest = digest
         self.on_step, self.say = on_step, say
@@ -94,29 +100,61 @@ class SupervisedTrainer:
 
     def step(self, step: int) -> dict[str, float]:
         """Take one optimizer step, numbered from 0, on the token mean of the loss; return its metrics. A collective."""
-        rows = [self.rows[row] for row in self.schedule.rows(step)]
-        num_learned = sum(int(row.mask[1:].sum()) for row in rows)
-        loss = torch.zeros((), device=self.engine.device)
-        plan = self._plan(rows)
-        for number, part in enumerate(plan):
-            share = -self._logp([rows[row] for row in part]).sum() / num_learned
-            self.engine.backward(share, last=number == len(plan) - 1)
-            loss += share.detach()
-        self.engine.sum_shares(loss)
+        chosen = self.schedule.rows(step)
+        rows = [self.rows[row] for row in chosen]
+        found = self._sums(rows, None if self.reference is None else self.reference[chosen], train=True)
         if not self.engine.finite():
             raise StopError(
-                f"sft: the loss or gradient of step {step + 1} is not finite (loss {float(loss):g}); lower "
-                f"sft.learning_rate, or look at the rows of this step: {self.schedule.rows(step)}"
+                f"sft: the loss or gradient of step {step + 1} is not finite (loss {found['loss']:g}); lower "
+                f"sft.learning_rate, or look at the rows of this step: {chosen}"
             )
         rate = self.learning_rate(step)
         return {
-            "sft/loss": float(loss),
+            **{f"sft/{name}": value for name, value in found.items()},
             "sft/grad_norm": self.engine.step(rate),
             "sft/learning_rate": rate,
             "sft/rows": float(len(rows)),
             "sft/tokens": float(sum(len(row.ids) for row in rows)),
-            "sft/learned_tokens": float(num_learned),
+            "sft/learned_tokens": float(sum(int(row.mask[1:].sum()) for row in rows)),
         }
+
+    def _sums(
+        self, rows: Sequence[Encoded], reference: np.ndarray | None, train: bool = False
+    ) -> dict[str, float]:
+        """Return loss and metrics of rows that belong together, with `train` after their backward passes. A collective.
+
+        reference: [B] log-probabilities of whole answers under the reference, None where none is read.
+        """
+        size, device = self.objective.size(rows), self.engine.device
+        totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
+        plan = self._plan(rows)
+        for number, part in enumerate(plan):
+            logp = self._logp([rows[row] for row in part])
+            known = no_reference(len(logp), device)
+            if reference is not None and part:
+                known = torch.from_numpy(reference[part]).to(device)
+            loss, more = self.objective.sums(logp, known)
+            if train:
+                self.engine.backward(loss / size, last=number == len(plan) - 1)
+            for name, value in {"loss": loss.detach(), **more}.items():
+                totals[name] = totals.get(name, torch.zeros((), device=device)) + value / size
+        # A rank without rows has only the loss.
+        names = ("loss", "accuracy", "margin") if self.objective.paired else ("loss",)
+        summed = torch.stack([totals.get(name, torch.zeros((), device=device)) for name in names])
+        self.engine.sum_shares(summed)
+        return dict(zip(names, summed.tolist(), strict=True))
+
+    @torch.no_grad()
+    def measure_reference(self, rows: Sequence[Encoded]) -> np.ndarray:
+        """Return the log-probability of each answer under the weights as they are, [R] float32. A collective."""
+        found = torch.zeros(len(rows), device=self.engine.device)
+        for part in self._plan(rows):
+            if part:
+                found[part] = self._logp([rows[row] for row in part]).sum(-1)
+            else:
+                self._logp([])
+        self.engine.sum_shares(found)
+        return found.cpu().numpy()
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of a step, numbered from 0."""
@@ -125,13 +163,9 @@ class SupervisedTrainer:
         return (chosen.learning_rate or LEARNING_RATE) * factor
 
     @torch.no_grad()
-    def heldout_loss(self) -> float:
-        """Return the mean loss of the held-out tokens. A collective."""
-        total = torch.zeros((), device=self.engine.device)
-        for part in self._plan(self.heldout):
-            total -= self._logp([self.heldout[row] for row in part]).sum()
-        self.engine.sum_shares(total)
-        return float(total) / sum(int(row.mask[1:].sum()) for row in self.heldout)
+    def measure_heldout(self) -> dict[str, float]:
+        """Return loss and metrics of the held-out rows. A collective."""
+        return self._sums(self.heldout, self.heldout_reference)
 
     def state_dict(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint keeps beside weights, optimizer and random state."""
@@ -140,7 +174,7 @@ class SupervisedTrainer:
     def _measure(self, step: int, metrics: dict[str, float]) -> None:
         """Add the held-out loss to the metrics of a step."""
         if self.heldout:
-            metrics["sft/heldout_loss"] = self.heldout_loss()
+            metrics |= {f"sft/heldout_{name}": value for name, value in self.measure_heldout().items()}
             if step == 0:
                 self._report(0, metrics)
                 self.say(f"sft: before training{_heldout(metrics)}")
@@ -156,8 +190,10 @@ class SupervisedTrainer:
             # One group: what rows begin with alike, such as a system message, is computed once.
             packing = pack_rows([row.ids for row in rows], [0] * len(rows))
         lengths = [len(row.ids) for row in rows]
-        plans = plan_micro_batches(lengths, self.micro_batch_tokens, self.engine.num_shares, None, packing)
-        return plans[self.engine.share]
+        units = [row // 2 for row in range(len(rows))] if self.objective.paired else None
+        plans = plan_micro_batches(lengths, self.micro_batch_tokens, self.engine.num_shares, units, packing)
+        # Both rows of a pair are in one part; in the order of rows they stand side by side.
+        return [sorted(part) for part in plans[self.engine.share]]
 
     def _logp(self, rows: Sequence[Encoded]) -> Tensor:
         padded = pad(rows)

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.train.demonstrations import Demonstration
-from asyncrl.train.supervised.examples import Schedule, encode_conversation, encode_rows, pack
+from asyncrl.train.supervised.examples import Schedule, as_text, encode_conversation, encode_rows, pack
 
 TALK = [
     {"role": "user", "content": "goal north"},
@@ -38,6 +38,16 @@ def test_an_answer_of_weight_0_is_read_and_not_learned(renderer):
     assert (
         learned_text(renderer, encode_conversation(renderer, Demonstration(last, [], 0.0))) == f"north{stop}"
     )
+
+
+def test_a_row_is_shown_with_what_is_learned_and_without_what_moves_a_terminal(renderer):
+    talk = [{"role": "user", "content": "goal \x1b[31mnorth"}, TALK[1]]
+    row = encode_conversation(renderer, Demonstration(talk, [], 0.0))
+    shown = as_text(renderer, row)
+    assert shown.endswith(f"assistant\n«north{renderer.tokenizer.eos_token}»")
+    assert "goal" in shown
+    assert "\x1b" not in shown
+    assert len(as_text(renderer, row, 20)) == 25
 
 
 def test_long_rows_are_left_out_and_counted(renderer):

@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["apart", "packed"])
+@pytest.mark.parametrize("kind", COMPUTED)
 def test_loss_and_gradient_norm_of_the_first_steps_are_trls(kind):
     renderer = load_renderer(str(MODEL))
     rows = encode_rows(renderer, [("", Demonstration(talk, [], 0.0)) for talk in talks()], 1024).rows
