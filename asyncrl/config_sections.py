@@ -189,7 +189,7 @@ class DataConfig(Section):
     answer (docs/data.md)."""
 
     set: str = ""
-    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (`asyncrl data list`), such as
+    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (docs/data.md), such as
     "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
     train: Sources = ""
     """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision` and `weight`, or a

@@ -19,6 +19,7 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, ToolCall
 from asyncrl.env.registry import ENVS, load_env
 from asyncrl.errors import ConfigError
+from asyncrl.rows.known_sets import known_sets
 from asyncrl.types import Message, Task
 
 EXAMPLE = "GuessNumber"
@@ -100,6 +101,9 @@ def _list() -> int:
         first_line = (env_class.__doc__ or "").strip().splitlines()[0]
         missing = _missing(env_class)
         print(f"{name:{width}s}{first_line}" + (f" [needs {missing}]" if missing else ""))
+    print("\nknown data sets, whose names stand for an environment, too (docs/data.md):")
+    for name, found in known_sets().items():
+        print(f"{name:{width}s}{found.about} ({found.licence})")
     return 0
 
 

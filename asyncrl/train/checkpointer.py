@@ -33,6 +33,7 @@ from torch import Tensor
 
 from asyncrl.disk import sync
 from asyncrl.errors import InputError
+from asyncrl.progress import elapsing
 from asyncrl.run.checkpoints import (
     MARKER,
     STATE,
@@ -208,7 +209,8 @@ class Checkpointer:
             if in_memory:
                 self._write_in_memory(tensors, values, after)
             if target is not None and policy is not None:
-                self._write(target, policy, tensors, values, after)
+                with elapsing(f"writing the checkpoint of version {version}"):
+                    self._write(target, policy, tensors, values, after)
             self.write_s = time.perf_counter() - begun
 
         self._writer = threading.Thread(target=write, name="checkpoint")
