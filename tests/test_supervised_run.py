@@ -33,7 +33,7 @@ def sft(*words):
 def test_a_killed_training_is_resumed_and_ends_as_one_that_was_not(tiny_model, tmp_path, rows, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [
-        tiny_model, f"data.train={rows}", "engine.max_model_len=64", "sft.batch_size=4", "sft.epochs=8",
+        tiny_model, f"data.train={rows}", "sft.batch_size=4", "sft.epochs=8",
         "sft.checkpoint_every=4", "sft.learning_rate=1e-3", "run.threads=1",
     ]  # fmt: skip
     whole = to_its_end(sft(*words, "run.name=whole", "--out", "taught"))

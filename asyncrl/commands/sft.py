@@ -96,9 +96,20 @@ def _may_be_model(what: str) -> bool:
 def _of_model(model: str, overrides: list[str]) -> Config:
     """Return the configuration of a model's supervised training, which has no recipe."""
     from asyncrl.config import apply_override, parse_config
+    from asyncrl.config_sections import EngineConfig
     from asyncrl.import_path import search_in
+    from asyncrl.launch.local_models import local_model
+    from asyncrl.run.model_folder import context_length
 
-    data: dict[str, dict[str, object]] = {"run": {"python_path": [str(Path.cwd())]}, "model": {"path": model}}
+    model = local_model("sft", model)
+    usual = EngineConfig().max_model_len
+    context = min(context_length(model) or usual, usual)
+
+    data: dict[str, dict[str, object]] = {
+        "run": {"python_path": [str(Path.cwd())]},
+        "model": {"path": model},
+        "engine": {"max_model_len": context},
+    }
     for override in overrides:
         apply_override(data, override)
     if not any(data.get("data", {}).get(key) for key in ("train", "set", "heldout")):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +65,40 @@ def train_supervised(folder: Path) -> Path:
     if first:
         _say(_heading(config, examples, trainer, step))
         _say(f"sft: the first row, with what is learned in «»:\n{as_text(renderer, examples.rows[0])}")
-    taken = trainer.run(step)
-    checkpointer.finish(taken, trainer.state_dict(taken))
+    with _asked_to_stop() as trainer.stopped:
+        taken = trainer.run(step)
+        checkpointer.finish(taken, trainer.state_dict(taken))
     if metrics:
         metrics.close()
     if engine.num_ranks > 1:
         leave_distributed()
+    if taken < trainer.schedule.num_steps:
+        _say(
+            f"sft: interrupted after step {taken}, which is saved; go on with: asyncrl sft --resume {folder}"
+        )
+        raise KeyboardInterrupt
     return checkpoint_path(folder / "checkpoints", taken)
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Have a first Ctrl-C, or SIGTERM, end the training after its step; a second one ends it at once."""
+    asked: list[int] = []
+
+    def ask(signum: int, frame: object) -> None:
+        asked.append(signum)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {one: signal.signal(one, ask) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, list[Encoded]]:

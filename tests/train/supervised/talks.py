@@ -4,7 +4,7 @@ from __future__ import annotations
 
 NAMES = ("Ann", "Ben", "Cleo", "Dan")
 STEPS = 20
-LEARNING_RATE, BETAS = 1e-4, (0.9, 0.95)
+LEARNING_RATE, BETAS = 1e-5, (0.9, 0.95)
 APART, PACKED, PACKED_LENGTH = 4, 2, 192
 """Rows of a step, bins of a step with packing, and tokens of a bin."""
 

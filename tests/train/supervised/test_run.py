@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,27 @@ def test_a_training_that_was_killed_and_resumed_is_the_one_that_was_not(
     assert {step: line["sft/loss"] for step, line in before.items()} == {
         step: line["sft/loss"] for step, line in after.items()
     }
+
+
+def test_an_interrupted_training_saves_the_step_it_was_in(tiny_model, tmp_path, rows, monkeypatch, capfd):
+    run = write_run(tmp_path / "run", tiny_model, {"train": rows}, {"steps": 9, "checkpoint_every": 0})
+    write = MetricsLog.write
+
+    def interrupted(log, step, metrics):
+        write(log, step, metrics)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(MetricsLog, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_supervised(run)
+    assert [step for step, _ in complete_checkpoints(run / "checkpoints")] == [3]
+    assert (
+        f"interrupted after step 3, which is saved; go on with: asyncrl sft --resume {run}"
+        in capfd.readouterr().err
+    )
+    monkeypatch.undo()
+    assert train_supervised(run).name == "step-000009"
 
 
 def test_rows_that_have_changed_are_refused_when_a_training_is_resumed(tiny_model, tmp_path, rows):
