@@ -10,6 +10,7 @@ from typing import Protocol
 import aiohttp
 
 from asyncrl.credentials import authorization
+from asyncrl.data.codec import unpack
 from asyncrl.endpoint import stalled_file
 from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.startup import Meter, Used
@@ -117,7 +118,7 @@ class EngineProbe(HttpProbe):
 
     async def _answered(self, response: aiohttp.ClientResponse) -> bool:
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            said = await response.json()
+            said = unpack(await response.read())
             self._said = response.status == 200
             if said["core_silent_s"] < CORE_SILENT_S:
                 return self._said
