@@ -359,7 +359,7 @@ while True:
 
 
 SILENT = """
-import http.server, json, pathlib, subprocess, sys, threading, time
+import http.server, json, msgpack, pathlib, subprocess, sys, threading, time
 folder, what, ready = pathlib.Path(FOLDER), WHAT, sys.argv[sys.argv.index("--ready-file") + 1]
 started = time.monotonic()
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -374,9 +374,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             time.sleep(3600)
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "application/msgpack")
         self.end_headers()
-        self.wfile.write(json.dumps(said).encode())
+        self.wfile.write(msgpack.packb(said))
     def log_message(self, *arguments):
         pass
 server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
