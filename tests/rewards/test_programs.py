@@ -114,11 +114,11 @@ def test_tests_that_are_broken_judge_nobody():
 def test_a_program_that_sleeps_fails_within_the_steps_budget():
     async def whole():
         slow = "import time\ndef add(a, b):\n    time.sleep(600)"
-        with limited_to(30.0):
+        with limited_to(15.0):
             check = await judge_check(slow, ADD, time_limit_s=120.0)
-        with limited_to(30.0):
+        with limited_to(15.0):
             calls = await judge_calls(slow, "add", [([1, 2], 3)] * 9, time_limit_s=120.0)
-        with limited_to(30.0):
+        with limited_to(15.0):
             outputs = await judge_outputs("import time\ntime.sleep(600)", [("", "1")] * 9, time_limit_s=120.0)
         return check, calls, outputs
 
@@ -324,7 +324,7 @@ def test_values_cross_as_exact_built_in_types():
     "wrong", [{}, [], 1.5, {"x": 1}, {"l": 3}, {"d": [[1]]}, {"i": "1 + 1"}, {"T": ["eval", "1"]}]
 )
 def test_what_is_no_value_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"no value|not enough"):
+    with pytest.raises(ValueError, match=r"no value|not enough|invalid literal"):
         decode(wrong, None)
 
 
