@@ -186,7 +186,6 @@ def test_codex_gets_its_tools_and_its_calls_under_their_own_names(make_gateway):
         "exec_command",
         "multi_agent_v1__spawn_agent",
         "apply_patch",
-        "start: LINE+",
         "local_shell",
     ):
         assert shown in asked.read(0)
@@ -677,6 +676,12 @@ def test_names_that_two_tools_would_share_stay_apart():
         "a",
         "a__b_",
     )
+
+
+def test_the_grammar_of_a_custom_tool_is_told_in_its_description():
+    tools = read_responses_tools(CODEX_TOOLS)
+    patch = next(t["function"] for t in tools.functions if t["function"]["name"] == "apply_patch")
+    assert patch["description"] == "Patches.\n\nThe input must follow this grammar (lark):\nstart: LINE+"
 
 
 def test_tools_of_vendors_are_left_out_and_counted_in_every_dialect():
