@@ -49,7 +49,7 @@ from asyncrl.launch.tasks import PoolPlan, TaskPlan, has_rows, plan_tasks, rows_
 from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
-from asyncrl.progress import elapsing, progress
+from asyncrl.progress import clear_line, elapsing, progress
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
@@ -529,4 +529,5 @@ def print_evaluation(record: dict[str, Any] | None) -> None:
 
 def print_status(text: str) -> None:
     """Print a line for the user; standard output is for results."""
+    clear_line()
     say(text)

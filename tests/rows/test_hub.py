@@ -13,6 +13,8 @@ import pytest
 
 from tests.rows.hub_server import TOKEN, Hub
 
+pytestmark = pytest.mark.slow
+
 ASK = """
 import json, sys
 from asyncrl.config_sections import DataSource
