@@ -60,7 +60,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Reference": ["docs/configuration.md"],
     "Recipes": ["recipes/README.md"],
     "Performance": ["docs/performance.md", "docs/benchmarks.md"],
-    "Reliability": ["docs/reliability.md"],
+    "Reliability": ["docs/reliability.md", "docs/limits.md"],
     "Troubleshooting": ["docs/troubleshooting.md"],
     "Project": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }
