@@ -41,25 +41,28 @@ from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording, StopFile, TrainerCallback
 from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.controls import Exploiter
+from asyncrl.train.configured import configured
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
     init_distributed,
     leave_distributed,
     wait_for_all_ranks,
 )
+from asyncrl.train.exploiter import Exploiter, Exploiting
 from asyncrl.train.memory_checkpoints import FOLDER as MEMORY_FOLDER
 from asyncrl.train.metrics_log import MetricsLog
-from asyncrl.train.minimax import MinimaxReward
+from asyncrl.train.minimax import Minimax, MinimaxReward
 from asyncrl.train.models import load_auxiliary_models, load_minimax, load_trained
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.old_policy_model import FOLDER
-from asyncrl.train.outer_exchange import Exchange, NoExchange, OuterExchange
+from asyncrl.train.outer_exchange import Outer, OuterExchange
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
+from asyncrl.train.swarm_pool import Swarm
 from asyncrl.train.threads import set_threads
 from asyncrl.train.trainer import Trainer
 from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
@@ -281,10 +284,8 @@ def open_old_policies(
     return OldPolicies(weights_dir / FOLDER, config.buffer.max_staleness, client)
 
 
-def open_exchange(config: Config, folder: Path, credentials: Credentials, first: bool) -> Exchange:
+def open_exchange(config: Config, folder: Path, credentials: Credentials, first: bool) -> OuterExchange:
     """Return what the run does with others that train the same policy."""
-    if not config.outer.url:
-        return NoExchange()
     if not first:
         return OuterExchange(config, None)
     known = read_json(folder / OUTER_RUN)
@@ -307,6 +308,20 @@ def open_minimax(
     if not main.policies[found[0]].minimax:
         return None
     return load_minimax(config, objective, main, run / "checkpoints", model)
+
+
+def open_callbacks(
+    config: Config, folder: Path, model: str, credentials: Credentials, first: bool
+) -> list[TrainerCallback]:
+    """Return those of the run's folder, and those that need other processes."""
+    found: list[TrainerCallback] = [PoisonFolder(folder / "poison", config, model)]
+    if config.outer.url:
+        found.append(Outer(open_exchange(config, folder, credentials, first)))
+    if first and (pool := open_swarm(config, folder, model, credentials)) is not None:
+        found.append(Swarm(pool))
+    if first:
+        found.append(StopFile(stop_file(folder)))
+    return found
 
 
 class Recorder:
@@ -465,16 +480,20 @@ def run_trainer(
     memory = weights_dir / MEMORY_FOLDER if config.train.memory_checkpoint_every else None
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, memory, machines)
     publisher.before_commit = turns.to_others
+    callbacks: list[TrainerCallback] = [
+        *(
+            [Exploiting(exploiter, main.join_opponents if main else lambda _: None, first)]
+            if exploiter
+            else []
+        ),
+        *configured(config, objective, first),
+        *open_callbacks(config, folder, model, credentials, first),
+        *([Minimax(minimax)] if minimax is not None else []),
+        *([Recording(recorder.on_step, recorder.on_commit)] if recorder is not None else []),
+    ]
     trainer = Trainer(
-        config, engine, objective, auxiliary, source, publisher,
-        recorder.on_step if recorder else lambda *_: None, checkpointer,
-        PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
-        weights_dir,
-        recorder.on_commit if recorder else lambda *_: None, turns,
-        open_exchange(config, folder, credentials, first),
-        open_swarm(config, folder, model, credentials) if first else None,
-        exploiter, main.join_opponents if main is not None else lambda _: None, minimax,
-    )  # fmt: skip
+        config, engine, objective, auxiliary, source, publisher, checkpointer, callbacks, weights_dir, turns
+    )
     if engine.num_ranks != (wanted := config.train.ranks_each * machines):
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and {wanted} were started")
     start = time.monotonic()
@@ -492,9 +511,8 @@ def run_trainer(
         turns.to_trainer()
         checkpointer.finish(version, trainer.state_dict())
     turns.to_others()
-    trainer.exchange.leave()
-    if trainer.swarm is not None:
-        trainer.swarm.close()
+    for one in callbacks:
+        one.close()
     if first and recorder is not None:
         recorder.close()
     if first and not trainer.stopped:
