@@ -254,8 +254,7 @@ class EngineClient:
             ) as response:
                 if response.status != 200:
                     raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
-                body = await _read(response, MAX_CONTROL_BYTES)
-                return unpacked(body)
+                return unpacked(await _read(response, MAX_CONTROL_BYTES))
         except GarbageError as error:
             raise GarbageError(f"engine {self.url} answers with garbage: {path}: {error}") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
