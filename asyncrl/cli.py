@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl import __version__
+from asyncrl.console import advice_for, escape_logging, shown
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import exempt
-from asyncrl.import_path import search_in
+from asyncrl.import_path import search_last
+from asyncrl.process_start import leave_safe_path
 
 COMMANDS = (
     "train",
@@ -87,12 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(FileNotFoundError):
-        # As with `python -m`: a user's own environment or reward is usually a file of the current folder.
-        search_in([Path.cwd()])
+        # A user's own environment or reward is usually a file of the current folder.
+        search_last(Path.cwd())
+    leave_safe_path()
     if not arguments:
         build_parser().print_help(sys.stderr)
         return 2
     exempt()
+    escape_logging()
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -106,6 +110,10 @@ def _main(arguments: Sequence[str]) -> int:
         return _say(error, str(error), 2)
     except AsyncRLError as error:
         return _say(error, str(error), 1)
+    except OSError as error:
+        if not (advice := advice_for(error)):
+            raise
+        return _say(error, f"{error}: {advice}", 1)
     except KeyboardInterrupt as error:
         return _say(error, "interrupted", 130)
 
@@ -175,7 +183,7 @@ def _reader_gone() -> bool:
 def _say(error: BaseException, text: str, code: int) -> int:
     """Print an error and its notes, which say how to continue; return the exit code."""
     for line in (text, *getattr(error, "__notes__", ())):
-        print(f"asyncrl: {line}", file=sys.stderr)
+        print(shown(f"asyncrl: {line}"), file=sys.stderr)
     return code
 
 

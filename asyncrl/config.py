@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +22,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
-from asyncrl.algo.settings import compared, resolve_settings
-from asyncrl.config_checks import balance_problems, exploiter_problems, policy_problems, section_problems
+from asyncrl.algo.settings import compared, default_unit, resolve_settings
+from asyncrl.config_checks import exploiter_problems, policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SCRIPTED,
@@ -73,6 +75,25 @@ DATA_KEYS = {
     for more in ((), ("path",))
 }
 """Keys that name a file or folder with rows, or a data set of a hub."""
+
+PATH_KEYS = (
+    MODEL_KEYS
+    | DATA_KEYS
+    | {
+        *(("run", name) for name in ("folder", "python_path", "sink_python")),
+        *(
+            ("env", "task_file"),
+            ("engine", "weights_dir"),
+            ("train", "offload_folder"),
+            ("swarm", "token_file"),
+        ),
+        *(("train", "checkpoint_store"), ("engine", "speculative", "model")),
+    }
+)
+"""Keys that name a file or folder, whatever it begins with."""
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[^}]*\})")
+_BEGINNING = re.compile(r"(?:~[A-Za-z0-9_.-]*|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})/")
+"""How a path begins that the shell would have expanded."""
 
 FIXED_SECTIONS = ("run", "model", "env", "data", "curriculum", "opponents", "algo", "lora", "policies")
 """What makes a run the run it is; the rest may change when it is resumed."""
@@ -143,6 +164,20 @@ class Config(Section):
             return data
         return data | {"model": model | {"dtype": "bfloat16" if gpus.found_gpus() else "float32"}}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _unit_of_agents(cls, data: Any) -> Any:
+        """Compare episodes, and not their branches, where an agent plays and the recipe leaves it open."""
+        env = data.get("env") if isinstance(data, dict) else None
+        algo = data.get("algo", {"preset": "decoupled_ppo"}) if isinstance(data, dict) else None
+        if not isinstance(env, dict) or env.get("name") != "agent" or not isinstance(algo, dict):
+            return data
+        return (
+            data
+            if "baseline_unit" in algo
+            else data | {"algo": {**algo, "baseline_unit": default_unit(algo)}}
+        )
+
     @model_validator(mode="after")
     def _fits(self) -> Config:
         if problem := next(chain(section_problems(self), policy_problems(self)), ""):
@@ -152,7 +187,7 @@ class Config(Section):
                 self.policy(name)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-        if problem := next(chain(exploiter_problems(self), balance_problems(self)), ""):
+        if problem := next(exploiter_problems(self), ""):
             raise ValueError(problem)
         return self
 
@@ -167,7 +202,6 @@ class Config(Section):
         data = self.model_dump(mode="json") | {"policies": {}}
         data["eval"]["tasks"] = 0
         data["opponents"]["choose"] = "off"
-        data["scale"]["between_policies"] = False
         if self.policies[name].minimax:
             # Episodes that the game rewards alike differ for the critic.
             data["buffer"]["drop_no_signal"] = False
@@ -324,6 +358,8 @@ def parse_config(
 
     others: the files that sections and keys are from which are not from `source`.
     """
+    if wrong := [f"  {key}: must be a finite number, got {value}" for key, value in not_finite(data)]:
+        raise ConfigError(f"{source}: {len(wrong)} problem(s):\n" + "\n".join(wrong))
     try:
         return Config.model_validate(data, strict=strict)
     except ValidationError as error:
@@ -331,6 +367,18 @@ def parse_config(
             f"  {explain_problem(problem)}{_whose(problem, others)}" for problem in error.errors()
         )
         raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
+
+
+def not_finite(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the keys of settings, those of environments and algorithms included, that are infinite or no number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from not_finite(one, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for number, one in enumerate(value):
+            yield from not_finite(one, f"{key}.{number}")
 
 
 def override_config(config: Config, overrides: Sequence[str]) -> Config:
@@ -429,7 +477,9 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     """Return settings with the files they name made absolute, relative ones in `folder`.
 
     Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models and rows that are there.
-    What else `run` names is in the current folder.
+    What else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning
+    of such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
+    that is not set.
     """
     if isinstance(value, dict):
         return {
@@ -441,15 +491,29 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     if not isinstance(value, str) or not value:
         return value
     keys = keys[2:] if keys[:1] == ("policies",) else keys
+    if keys in PATH_KEYS:
+        value = expanded(".".join(keys), value)
     if keys[:1] == ("run",) and keys != ("run", "python_path"):
         return value
-    there = os.path.abspath(folder / os.path.expanduser(value))
+    beginning = os.path.expandvars(os.path.expanduser(value)) if _BEGINNING.match(value) else value
+    there = os.path.abspath(folder / beginning)
     named = (keys in DATA_KEYS and value not in (SCRIPTED, TRAINED_ON)) or (
         keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
     )
-    if keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../")):
+    in_folder = keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../"))
+    if in_folder or (beginning != value and os.path.isabs(beginning)):
         return there
     return there if named and os.path.exists(there) else absolute(value, folder)
+
+
+def expanded(key: str, path: str) -> str:
+    """Return a path with `~` and variables of the environment expanded. Raises `ConfigError` for unknown ones."""
+    found = os.path.expanduser(os.path.expandvars(path))
+    if missing := _VARIABLE.search(found):
+        raise ConfigError(f"{key}: the variable {missing[0]} is not set, got {path!r}")
+    if found.startswith("~"):
+        raise ConfigError(f"{key}: there is no user {found.partition('/')[0][1:]!r}, got {path!r}")
+    return found
 
 
 def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:

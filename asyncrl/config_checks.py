@@ -163,8 +163,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "adapters from files, got 'collective'"
         )
     yield from _sleep_problems(recipe)
-    yield from _trainer_turns_problems(recipe)
-    yield from _lending_problems(recipe)
     if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
         yield (
             "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
@@ -182,8 +180,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.quantization must be 'off' where lora.rank is above 0: adapters are trained on whole weights, got "
             f"{recipe.engine.quantization!r}"
         )
-    yield from _exploration_problems(recipe)
-    yield from _prefill_problems(recipe)
     if recipe.train.router_replay:
         yield from _replay_problems(recipe)
     if recipe.train.tensor_parallel > 1:
@@ -231,7 +227,6 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
         return
     yield from _ruled_out(
         f"with engine.pipeline_parallel={stages}",
-        ("engine.prefill", recipe.engine.prefill > 0, "0", "each stage has a cache of its own layers alone"),
         (
             "train.router_replay",
             recipe.train.router_replay,
@@ -286,7 +281,6 @@ def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
             "false",
             "the machines of an engine get whole files from each other",
         ),
-        ("engine.prefill", engine.prefill > 0, "0", "caches are fetched from one machine"),
         (
             "engine.kv_offload_gib",
             engine.kv_offload_gib > 0,
@@ -343,114 +337,6 @@ def _turn_slack_problems(recipe: Recipe) -> Iterator[str]:
         yield "curriculum.turn_slack must be 0 with env.name='agent', which plays its own turns"
 
 
-def _exploration_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps candidates from being played in low precision and again by the other engines."""
-    count, engines, size = recipe.rollout.explore, recipe.engine, recipe.rollout.group_size
-    if not count:
-        if engines.explorers:
-            yield (
-                f"rollout.explore must be above rollout.group_size={size} where engine.explorers is above 0: these "
-                "engines play candidates alone, got 0"
-            )
-        return
-    if not 0 < engines.explorers < engines.count:
-        yield (
-            f"engine.explorers must be from 1 to below engine.count={engines.count} for rollout.explore={count}, which "
-            f"needs engines of both kinds, got {engines.explorers}"
-        )
-    if count <= size or size == 1:
-        yield (
-            f"rollout.explore must be above rollout.group_size={size}, which must be above 1: candidates are chosen "
-            f"for their contrast, got {count}"
-        )
-    for key, wrong, why in (
-        (
-            "engine.quantization",
-            engines.quantization != "off",
-            "the engines that play episodes again compute in whole precision",
-        ),
-        ("lora.rank", recipe.lora.rank > 0, "quantised engines serve no adapters"),
-        ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway draws its own seeds"),
-        ("policies", bool(recipe.policies), "each of them would need explorers of its own"),
-        ("rollout.branches", recipe.rollout.branches > 0, "branches repeat a sibling and no candidate"),
-        ("rollout.hinted", recipe.rollout.hinted > 0, "candidates are given no hints"),
-        ("scale.engine", "engine" in recipe.scale.limits, "the last engines stay the explorers"),
-        (
-            "curriculum.name",
-            recipe.curriculum.name != FILE_ORDER,
-            "it would take the success rate of the chosen episodes for that of the task",
-        ),
-    ):
-        if wrong:
-            yield f"{key} must be left out with rollout.explore={count}: {why}"
-
-
-def _prefill_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps some engines from computing prompts for the others."""
-    engine = recipe.engine
-    if not engine.prefill:
-        return
-    if engine.prefill >= engine.count:
-        yield (
-            f"engine.prefill must be below engine.count={engine.count}: at least one engine decodes, got "
-            f"{engine.prefill}"
-        )
-    yield from _ruled_out(
-        f"with engine.prefill={engine.prefill}",
-        (
-            "lora.rank",
-            recipe.lora.rank > 0,
-            "0",
-            "caches of different adapters are not told apart on their way",
-        ),
-        ("policies", bool(recipe.policies), "left out", "each of them would need engines of both kinds"),
-        ("engine.explorers", engine.explorers > 0, "0", "what one precision computes is not for the other"),
-        ("engine.keep_kv", engine.keep_kv, "false", "a fetched cache is of one version alone"),
-        (
-            "engine.kv_offload_gib",
-            engine.kv_offload_gib > 0,
-            "0",
-            "that is another connector of vLLM, and both together (MultiConnector) have not been tried",
-        ),
-        (
-            "engine.speculative.method",
-            engine.speculative.method != "off",
-            "'off'",
-            "speculation beside fetched caches has not been tried",
-        ),
-        (
-            "placement.lent",
-            recipe.placement.lent > 0,
-            "0",
-            "an engine that sleeps gives up what others fetch",
-        ),
-        (
-            "placement.sleep",
-            recipe.placement.sleep is True,
-            "false",
-            "NIXL holds the memory it would give up",
-        ),
-        (
-            "train.router_replay",
-            recipe.train.router_replay,
-            "false",
-            "the engine that decodes has no record of the prompt's experts",
-        ),
-        (
-            "scale.engine",
-            "engine" in recipe.scale.limits,
-            "left out",
-            "the last engines stay those that prefill",
-        ),
-        (
-            "engine.extra_args",
-            any(word.startswith("--kv-transfer-config") for word in engine.extra_args),
-            "without --kv-transfer-config",
-            "that is where the connector stands",
-        ),
-    )
-
-
 def _completion_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps groups from being completed by earlier successes."""
     if not recipe.train.complete_groups:
@@ -461,10 +347,6 @@ def _completion_problems(recipe: Recipe) -> Iterator[str]:
             "train.schedule='periodic', which trains on groups as they arrive",
         ),
         (recipe.curriculum.name == FILE_ORDER, f"curriculum.name={FILE_ORDER!r}, which plays each task once"),
-        (
-            recipe.rollout.decide_after > 0,
-            "rollout.decide_after, which drops the groups that would be completed",
-        ),
     ):
         if wrong:
             yield f"train.complete_groups must be false with {why}"
@@ -499,7 +381,6 @@ def _opponent_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),
-        ("rollout.decide_after", recipe.rollout.decide_after > 0, "what decides is rewards of both sides"),
         ("judge.url", bool(recipe.judge.url), "a judge gives all agents of an episode its score"),
     ):
         if wrong:
@@ -542,54 +423,6 @@ def _sleep_problems(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.policies:
         yield "placement.sleep must be false or 'auto' where there are policies: their trainers work at any time"
-
-
-def _lending_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps the trainer from lending its GPUs to engines while it waits."""
-    lent, schedule = recipe.placement.lent, recipe.train.schedule
-    if not lent:
-        return
-    if lent >= recipe.engine.count:
-        yield (
-            f"placement.lent must be below engine.count={recipe.engine.count}: at least one engine samples while the "
-            f"trainer works, got {lent}"
-        )
-    if schedule == "synchronous":
-        yield (
-            "placement.lent must be 0 under train.schedule='synchronous', where no engine samples while the trainer "
-            f"works: placement.sleep lets all of them use its GPUs by turns, got {lent}"
-        )
-    elif schedule not in ("asynchronous", "partial"):
-        yield (
-            f"placement.lent must be 0 under train.schedule={schedule!r}, whose trainer waits for requests that a lent "
-            f"engine would hold; 'asynchronous' and 'partial' allow it, got {lent}"
-        )
-    if recipe.engine.weight_transfer != "shared_file":
-        yield (
-            "placement.lent: engine.weight_transfer must be 'shared_file', of which an engine reads when it wakes what "
-            f"it has slept through, got {recipe.engine.weight_transfer!r}"
-        )
-    if recipe.policies:
-        yield "placement.lent must be 0 where there are policies: their trainers do not wait at the same time"
-    if recipe.engine.explorers or "engine" in recipe.scale.limits:
-        other = "engine.explorers is above 0" if recipe.engine.explorers else "scale.engine is given"
-        yield f"placement.lent must be 0 where {other}: the last engines stay the lent ones, got {lent}"
-    if recipe.train.router_replay:
-        yield (
-            "placement.lent must be 0 with train.router_replay: a turn that moves to another engine has no record of "
-            f"its experts, got {lent}"
-        )
-
-
-def _trainer_turns_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps the trainers of several policies from using the same GPUs by turns."""
-    if not recipe.placement.trainers_by_turns:
-        return
-    key = "placement.trainers_by_turns must be false"
-    if recipe.train.nodes > 1:
-        yield f"{key} where train.nodes is above 1, got {recipe.train.nodes}: the trainers take turns on one machine"
-    if recipe.train.schedule == "periodic":
-        yield f"{key} under train.schedule='periodic', whose trainer works while it waits for groups"
 
 
 def _speculation_problems(recipe: Recipe) -> Iterator[str]:
@@ -674,7 +507,7 @@ def _tensor_parallel_problems(recipe: Recipe) -> Iterator[str]:
 
 def _interruption_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from being asked, before each update, for all that was sampled."""
-    schedule, lent = recipe.train.schedule, recipe.placement.lent
+    schedule = recipe.train.schedule
     yield from _ruled_out(
         "for train.old_policy='interrupt'",
         (
@@ -691,24 +524,10 @@ def _interruption_problems(recipe: Recipe) -> Iterator[str]:
         ),
         ("lora.rank", recipe.lora.rank > 0, "0", "requests go on under the adapter they began with"),
         (
-            "placement.lent",
-            lent > 0,
-            "0",
-            f"engines that sleep while the trainer works say nothing, got {lent}",
-        ),
-        (
             "scale.engine",
             "engine" in recipe.scale.limits,
             "left out",
             "an engine that leaves takes along what it has sampled",
-        ),
-        ("engine.prefill", recipe.engine.prefill > 0, "0", "prompts and tokens of a turn are in two engines"),
-        ("engine.explorers", recipe.engine.explorers > 0, "0", "what explorers sample is not trained"),
-        (
-            "rollout.fork_at",
-            recipe.rollout.fork_at == "look_ahead",
-            "another one",
-            "the token at which a branch begins is sampled by no engine",
         ),
     )
 
@@ -741,7 +560,6 @@ def policy_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
         ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
         ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
-        ("rollout.decide_after", recipe.rollout.decide_after > 0, "what decides is one policy's reward"),
         (
             "curriculum.name",
             recipe.curriculum.name != FILE_ORDER,
@@ -825,37 +643,6 @@ def _minimax_problems(recipe: ManyPolicies, name: str) -> Iterator[str]:
     ):
         if wrong:
             yield f"{key}: must be {allowed} with {own}.minimax, since {why}; got {value}"
-
-
-def balance_problems(recipe: ManyPolicies) -> Iterator[str]:
-    """Yield what keeps engines from changing over between policies."""
-    key = "scale.between_policies"
-    if not recipe.scale.between_policies:
-        return
-    own = {name: recipe.policy(name).engine for name in recipe.policies if not recipe.shares_engines(name)}
-    if not own:
-        yield (
-            f"{key} must be false where no policy of [policies.NAME] has engines of its own: there is nobody to change "
-            "over to"
-        )
-        return
-    engines = {"engine": recipe.engine, **{f"policies.{name}.engine": engine for name, engine in own.items()}}
-    for section, engine in engines.items():
-        for name, value in (("explorers", engine.explorers), ("prefill", engine.prefill)):
-            if value:
-                yield f"{section}.{name} must be 0 with {key}: the last engines stay what they are, got {value}"
-        if (engine.ranks, engine.nodes) != (recipe.engine.ranks, recipe.engine.nodes):
-            yield (
-                f"{section}: engines must have as many ranks, on as many machines, as the recipe's own with {key}: "
-                f"one starts on the GPUs of another; got {engine.ranks} ranks on {engine.nodes}, the recipe's have "
-                f"{recipe.engine.ranks} on {recipe.engine.nodes}"
-            )
-    count = sum(engine.count for engine in engines.values())
-    if count <= len(engines):
-        yield (
-            f"{key} must be false with one engine for each policy, which it keeps: raise engine.count of one, got "
-            f"{count} for {len(engines)} policies"
-        )
 
 
 def check_minimax(recipe: ManyPolicies) -> None:
@@ -957,22 +744,11 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
     _check_schedule(recipe, settings)
     _check_branches_and_hints(recipe, words, settings["advantage"]["name"])
     _check_no_signal(recipe, settings)
-    _check_early_end(recipe, words)
     _check_long_rows(recipe, words)
-    if "slow_values" in words and settings["value"]["trunk"] != "own":
-        raise ConfigError(
-            f"algo.value.trunk: must be 'own' for algo.advantage={settings['advantage']}, whose slow copy is of the "
-            f"whole critic, got {settings['value']['trunk']!r}"
-        )
     if settings["value"]["steps"] > 1 and settings["value"]["trunk"] != "own":
         raise ConfigError(
             f"algo.value.steps: must be 1 for algo.value.trunk={settings['value']['trunk']!r}, which learns with the "
             f"policy, got {settings['value']['steps']}"
-        )
-    if "slow_values" in words and recipe.train.zero_stage == 3:
-        raise ConfigError(
-            f"train.zero_stage: algo.advantage={settings['advantage']} keeps a whole copy of the critic, which needs "
-            "train.zero_stage below 3, got 3"
         )
     if "score_norms" in words and recipe.train.zero_stage == 3:
         raise ConfigError(
@@ -1019,18 +795,6 @@ def _check_branches_and_hints(recipe: Recipe, words: frozenset[str], advantage: 
             )
         if count and recipe.env.name == "agent":
             raise ConfigError(f"rollout.{name}: must be 0 with env.name='agent', which plays its own turns")
-    if rollout.hint_length == "by_difficulty" and not rollout.hinted:
-        raise ConfigError("rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0")
-    if rollout.fork_at != "uncertain" and not rollout.branches:
-        raise ConfigError(f"rollout.branches: must be above 0 for rollout.fork_at={rollout.fork_at!r}, got 0")
-    if rollout.fork_at == "look_ahead":
-        if rollout.temperature != 1:
-            raise ConfigError(
-                "rollout.temperature: must be 1 for rollout.fork_at='look_ahead', which takes tokens with the "
-                f"probability they have at that temperature, got {rollout.temperature:g}"
-            )
-        if recipe.train.router_replay:
-            raise ConfigError("train.router_replay: must be false for rollout.fork_at='look_ahead', got true")
     if "branches" in words and not rollout.branches:
         raise ConfigError(f"rollout.branches: must be above 0 for algo.advantage.name={advantage!r}, got 0")
 
@@ -1042,42 +806,6 @@ def _check_no_signal(recipe: Recipe, settings: dict[str, Any]) -> None:
             f"buffer.drop_no_signal: must be false, or left out, with {part}, which may learn from groups whose "
             "episodes all earned the same, got true"
         )
-
-
-def _check_early_end(recipe: Recipe, words: frozenset[str]) -> None:
-    """Refuse an early end of groups that would have had a signal. Raises `ConfigError`."""
-    rollout = recipe.rollout
-    if not rollout.decide_after:
-        return
-    got = f"got {rollout.decide_after}"
-    if not 2 <= rollout.decide_after < rollout.group_size:
-        raise ConfigError(
-            f"rollout.decide_after: must be 0, or from 2 to below rollout.group_size={rollout.group_size}, {got}"
-        )
-    if not recipe.no_signal:
-        raise ConfigError(
-            "buffer.drop_no_signal: must be true with rollout.decide_after, which drops groups without a signal before "
-            "they are whole"
-        )
-    for key, given, why in (
-        (
-            "rollout.branches",
-            rollout.branches,
-            "branches are chosen when all other episodes have been played",
-        ),
-        (
-            "rollout.hinted",
-            rollout.hinted,
-            "the first episodes are the hinted ones, and say little of the others",
-        ),
-        (
-            "algo",
-            "greedy" in words,
-            "an objective with a greedy baseline learns from episodes that earn the same",
-        ),
-    ):
-        if given:
-            raise ConfigError(f"rollout.decide_after: must be 0 with {key}: {why}; {got}")
 
 
 def _check_drafter(recipe: Recipe) -> None:
@@ -1126,7 +854,6 @@ def _check_schedule(recipe: Recipe, settings: dict[str, Any]) -> None:
         f"algo.loss.name={settings['loss']['name']!r}": _measures_batch("loss", settings["loss"]),
         "algo.denominator='kept'": settings["denominator"] == "kept",
         "algo.lr_scaling": bool(settings["lr_scaling"]["power"]),
-        "algo.sequential_agents": settings["sequential_agents"],
         "algo.kl.where='reward'": settings["kl"]["where"] == "reward",
         "a critic": "values" in needed(settings),
         **{

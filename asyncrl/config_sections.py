@@ -70,14 +70,14 @@ class Section(BaseModel):
     """A table of settings. The text below a field describes it; `asyncrl.commands.config_page` reads it there, so that
     processes that never show it need not."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class RunConfig(Section):
     """Where the run lives, what makes it repeatable, and how long its processes may take."""
 
-    name: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
-    """Name of the run's folder; empty takes the recipe's name and the first free number."""
+    name: str = Field("", max_length=100, pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]*)?$")
+    """Name of the run's folder; empty takes the recipe's name and the first free number. Letters, digits and `._-`."""
     folder: str = "runs"
     """Folder that holds the folders of runs, relative to the current one."""
     seed: int = Field(0, ge=0)
@@ -92,7 +92,8 @@ class RunConfig(Section):
     computes, as when it compiles, may take five times as long, and one that loads or downloads a model as long as data
     moves."""
     silence_timeout_s: Seldom[float] = Field(60.0, gt=0)
-    """Seconds after which a process that gives no sign of life is killed and started again."""
+    """Seconds after which a process that neither answers nor makes progress (CPU time, data) is killed and started
+    again. One that computes without answering is left to it for half an hour, and one that moves data for longer."""
     node_timeout_s: Seldom[float] = Field(60.0, ge=5)
     """Seconds that a lost node's processes wait for it before they start on another one with room. A node that has not
     heard from the launcher for so long ends them."""
@@ -188,7 +189,7 @@ class DataConfig(Section):
     answer (docs/data.md)."""
 
     set: str = ""
-    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (`asyncrl data list`), such as
+    """A known data set whose columns, prompt and reward hold for `train` and `heldout` (docs/data.md), such as
     "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
     train: Sources = ""
     """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision` and `weight`, or a
@@ -294,11 +295,6 @@ class EngineConfig(Section):
     quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
     """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
     weights (docs/engine-and-trainer.md)."""
-    explorers: Seldom[int] = Field(0, ge=0)
-    """So many of `count` engines, the last ones, compute in low precision and play the candidates of `rollout.explore`
-    alone."""
-    explorers_quantization: Seldom[Literal["int8", "fp8"]] = "int8"
-    """How these compute, as `quantization` has it. The trainer's forward passes do not follow them."""
     batch_invariant: Seldom[bool] = False
     """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
     for GPUs alone."""
@@ -308,11 +304,6 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
-    prefill: Seldom[int] = Field(0, ge=0)
-    """So many of `count` engines, the last ones, compute prompts for the others, which fetch the KV cache by NIXL and
-    decode (the extra `nixl`; docs/engine-and-trainer.md). 0: every engine does both."""
-    prefill_from: Seldom[int] = Field(256, ge=1)
-    """Tokens of a prompt that no cache holds, from which these compute it."""
     speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
     """Tokens proposed cheaply and verified together; off by default."""
     extra_args: list[str] = Field(default_factory=list)
@@ -339,8 +330,7 @@ class EngineConfig(Section):
 
 class PlacementConfig(Section):
     """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is
-    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`, `lent` and
-    `trainers_by_turns`."""
+    left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`."""
 
     trainer: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     """GPUs of the trainers' ranks, those of further policies after the main one's; left out, the first."""
@@ -361,12 +351,6 @@ class PlacementConfig(Section):
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
     where they share a GPU under `train.schedule = "synchronous"`."""
-    trainers_by_turns: Seldom[bool] = False
-    """Let the trainers of all policies use the same GPUs, one of them at a time: the others' states are in host memory
-    (docs/placement.md). `trainer` then names as many GPUs as the largest of them has ranks."""
-    lent: Seldom[int] = Field(0, ge=0)
-    """The last so many of `engine.count` engines stand on the trainer's GPUs and sample only while it waits for a
-    batch, beside the others. They need `train.schedule` "asynchronous" or "partial" (docs/placement.md)."""
 
 
 class RolloutConfig(Section):
@@ -382,9 +366,6 @@ class RolloutConfig(Section):
     """Tokens that the policy may write in one turn."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the episodes that are trained on."""
-    decide_after: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that are played first. Where all of them earn the same, the others are not played and the
-    group is dropped (docs/curriculum.md). 0 plays all at once."""
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(600.0, gt=0)
@@ -393,20 +374,10 @@ class RolloutConfig(Section):
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
     branches: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling."""
-    fork_at: Seldom[Literal["uncertain", "confidence", "first_error", "look_ahead"]] = "uncertain"
-    """Where they do: before the least certain turns, in widths by confidence and pruned where it falls, before the
-    first wrong turn of failed episodes, or inside turns, where two tokens were about equally likely and lead to
-    different ones (docs/rollouts.md)."""
+    """Episodes of a group that branch off a sibling, before the turns about which the policy was least certain
+    (docs/rollouts.md)."""
     hinted: Seldom[int] = Field(0, ge=0)
     """Episodes of a group that are given the first turn of `task.data["hint"]`."""
-    hint_length: Seldom[Literal["first", "by_difficulty"]] = "first"
-    """Whether they are given its first turn, or as many turns as the failures of the group's other episodes, which are
-    then played before them, ask for (docs/rollouts.md)."""
-    explore: Seldom[int] = Field(0, ge=0)
-    """Candidates of a group, which `engine.explorers` play first. The `group_size` whose rewards vary the most are
-    played again by the other engines, with the same seeds, and are the group (docs/engine-and-trainer.md). 0 plays
-    none."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""
@@ -421,8 +392,8 @@ class BufferConfig(Section):
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
     drop_no_signal: bool | None = None
     """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
-    others are played in their place. Left out, that is done where the objective allows it; a critic, a teacher, a
-    KL penalty and the like learn from every group."""
+    others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
+    allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
     episodes."""
@@ -460,9 +431,6 @@ class ScaleConfig(Section):
     """Limits of `env.services`."""
     engine: Seldom[list[int]] = Field(default_factory=list)
     """Limits of `engine.count`. GPUs for the upper limit are set aside from the start."""
-    between_policies: Seldom[bool] = False
-    """Engines change over between the policies of the run by their load; each policy keeps at least one
-    (docs/policies.md)."""
     cooldown_s: Seldom[float] = Field(60.0, gt=0)
     """Least seconds between two changes; what was observed since the last one, over at least so long, decides."""
 
@@ -737,8 +705,8 @@ class JudgeConfig(Section):
         "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
         "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
     )
-    """What a chat judge reads; `{conversation}` and `{task}` are filled in. Its last number, divided by 10, is the
-    score."""
+    """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
+    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure."""
     mode: Seldom[Literal["replace", "add"]] = "replace"
     """Whether the score is the reward, or is added to the environment's."""
     weight: Seldom[float] = 1.0

@@ -90,10 +90,6 @@ class InfrastructureError(EpisodeError):
     failure = FailureClass.INFRASTRUCTURE
 
 
-class AsleepError(InfrastructureError):
-    """An engine on loan sleeps while the trainer works. Others serve."""
-
-
 class JudgeError(EpisodeError):
     """A judge or reward model gave no usable score. Never becomes a reward."""
 

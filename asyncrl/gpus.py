@@ -127,11 +127,6 @@ def visible_env(names: Sequence[str], env: Mapping[str, str] = os.environ) -> di
     return shown
 
 
-def visibility(env: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a process's variables by which `visible_env` has shown it devices."""
-    return {name: env[name] for name in (VARIABLE, ORDER) if name in env}
-
-
 def _names_device(name: str, listed: Sequence[ListedGpu]) -> bool:
     if name.isdecimal():
         return int(name) < len(listed)

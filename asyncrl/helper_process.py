@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncrl.errors import InfrastructureError
+from asyncrl.process_start import without_folder
 
 READY = b"ready"
 
@@ -31,7 +32,8 @@ class HelperProcess:
         env: Mapping[str, str] | None = None,
         start_s: float = 60.0,
     ) -> None:
-        self._argv, self._missing, self._env, self._start_s = list(argv), missing, env, start_s
+        self._argv, self._missing, self._start_s = list(argv), missing, start_s
+        self._env = os.environ if env is None else env
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
@@ -64,7 +66,7 @@ class HelperProcess:
             self._kill()
             try:
                 self._process = subprocess.Popen(
-                    self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._env
+                    self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=without_folder(self._env)
                 )
             except OSError as error:
                 raise InfrastructureError(f"{self._missing} ({error})") from error

@@ -3,6 +3,9 @@
     package.module:name       found in the current folder, the run's `run.python_path` and the installed packages
     path/to/file.py:name      a file, which may import others of its own folder
 
+These folders are searched after the installed packages, so that a `token.py` or `calendar.py` there is not imported by
+a library that means another. What a configuration names is looked for in them first.
+
 A file is imported once per process, however it is named. Errors are `ConfigError`s that say what was searched for and
 where.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -28,6 +32,8 @@ from asyncrl.errors import ConfigError
 FORMS = "my_pkg.my_module:name or path/to/file.py:name"
 _FILE = re.compile(r"(?P<file>[^\n]*[^\n/]\.py):(?P<name>[^\s:/]+)")
 _lock = threading.RLock()
+_own: list[str] = []
+"""The folders of `search_in`."""
 
 
 def load_object(setting: str, path: Any) -> Any:
@@ -56,6 +62,9 @@ def load_module(setting: str, module: str, path: Any = None) -> ModuleType:
     try:
         if module.endswith(".py"):
             return _load_file(_existing(Path(module), failed))
+        if (file := _own_file(module)) is not None and _is_elsewhere(module):
+            # Under its own name it would be what libraries get that import the other one.
+            return _load_file(file)
         return importlib.import_module(module)
     except ConfigError:
         raise
@@ -72,6 +81,8 @@ def source_file(setting: str, module: str) -> Path:
     failed = f"{setting}: {module!r} cannot be imported"
     if module.endswith(".py"):
         return _existing(Path(module), failed)
+    if (file := _own_file(module)) is not None:
+        return file
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError as error:
@@ -87,12 +98,21 @@ def source_file(setting: str, module: str) -> Path:
 
 
 def search_in(folders: Iterable[str | Path]) -> None:
-    """Search modules in these folders, in this order, before the installed packages."""
-    for folder in reversed([str(Path(folder).absolute()) for folder in folders]):
+    """Search modules in these folders, in this order, after the installed packages."""
+    for folder in [str(Path(folder).absolute()) for folder in folders]:
+        if folder not in _own:
+            _own.append(folder)
         if folder not in (os.path.abspath(entry) for entry in sys.path):
-            sys.path.insert(0, folder)
+            sys.path.append(folder)
         # What was written there a moment ago is found, too.
         sys.path_importer_cache.pop(folder, None)
+
+
+def search_last(folder: Path) -> None:
+    """Search a folder after the installed packages that `python -m` has put before them."""
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", str(folder)):
+        del sys.path[0]
+    search_in([folder])
 
 
 def absolute(text: str, folder: Path) -> str:
@@ -100,7 +120,35 @@ def absolute(text: str, folder: Path) -> str:
     found = _FILE.fullmatch(text)
     if found is None:
         return text
-    return f"{os.path.abspath(folder / os.path.expanduser(found['file']))}:{found['name']}"
+    return (
+        f"{os.path.abspath(folder / os.path.expanduser(os.path.expandvars(found['file'])))}:{found['name']}"
+    )
+
+
+def _own_file(module: str) -> Path | None:
+    """Return the file of a module that lies in a folder of `search_in` itself, None for any other."""
+    if "." in module:
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(module, _own)
+    if (
+        spec is None
+        or spec.origin is None
+        or not spec.origin.endswith(".py")
+        or spec.submodule_search_locations
+    ):
+        return None
+    return Path(spec.origin)
+
+
+def _is_elsewhere(module: str) -> bool:
+    """True where a module of this name is part of Python or installed, and would be imported instead."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    if module in sys.modules and (loaded is None or str(Path(loaded).parent) not in _own):
+        return True
+    elsewhere = [entry for entry in sys.path if os.path.abspath(entry) not in _own]
+    return module in sys.stdlib_module_names or (
+        importlib.machinery.PathFinder.find_spec(module, elsewhere) is not None
+    )
 
 
 def _existing(file: Path, failed: str) -> Path:

@@ -66,6 +66,36 @@ _LEFT: list[object] = []
 """What a forked process leaves behind, kept so that it is not taken apart."""
 
 
+SAFE_PATH = "PYTHONSAFEPATH"
+SAFE = "asyncrl"
+"""With this variable `python -m` does not search modules in the current folder, where a user's `token.py` would be what
+the standard library imports. The value tells it from a user's own."""
+
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The folder of this package. Where it is the current one, the package need not be installed."""
+
+
+def without_folder(env: Mapping[str, str]) -> dict[str, str]:
+    """Return a child's environment with which the current folder is not searched before the installed packages."""
+    found = {SAFE_PATH: SAFE, **env}
+    listed = found.get("PYTHONPATH", "")
+    if os.getcwd() == _ROOT and _ROOT not in listed.split(os.pathsep):
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [listed, _ROOT]))
+    return found
+
+
+def python_module(module: str) -> list[str]:
+    """Return the command of a module for a process whose environment is another's, as `without_folder`."""
+    return [sys.executable, *(() if os.getcwd() == _ROOT else ("-P",)), "-m", module]
+
+
+def leave_safe_path() -> None:
+    """Have processes that this one starts find modules as Python does: a script those that lie beside it."""
+    if os.environ.get(SAFE_PATH) == SAFE:
+        del os.environ[SAFE_PATH]
+
+
 class Process(Protocol):
     """A started process, with the meaning of `subprocess.Popen`."""
 
@@ -134,6 +164,7 @@ def start_process(
     output and session with this process. errors: another one for its errors, which else are part of the output. nice:
     its niceness, added to that of this process.
     """
+    env = without_folder(env)
     if env.get(FORK_SERVER) and _may_be_forked(command, env):
         return _ask_server(command, env, output, nice, errors)
 
@@ -176,6 +207,7 @@ def start_child(command: Sequence[str], env: Mapping[str, str], library: str) ->
 
     library: what takes long to import. If this process was forked with it, so is the child.
     """
+    env = without_folder(env)
     if library in sys.modules and threading.active_count() == 1 and _imports_alike(env):
         return _fork_here(command, env)
     return subprocess.Popen(command, env=dict(env), preexec_fn=die_with_parent)
@@ -198,7 +230,7 @@ def _ask_server(
         "command": list(command),
         "env": dict(env),
         "folder": os.getcwd(),
-        "path": [os.getcwd(), *(entry for entry in sys.path if entry)],
+        "path": [entry for entry in sys.path if entry],
         "prefixes": [sys.prefix, sys.exec_prefix],
         "own_session": output is not None,
         "base_nice": os.nice(0),

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 SILENT_S = 5.0
@@ -20,6 +20,8 @@ LOG_EVERY_S = (10.0, 60.0)
 """Least and most seconds between two lines of a log."""
 
 Advance = Callable[[int], None]
+_open: TextIO | None = None
+"""The terminal whose last line a phase is writing anew."""
 
 
 class Progress:
@@ -77,12 +79,26 @@ class Progress:
                 counted = f"{self.done} {self.unit} " if self.unit else ""
                 self._say(f"{self.what}: {counted}in {_duration(time.monotonic() - self._started)}")
                 if self._terminal:
-                    print(file=self._stream, flush=True)
+                    _print("\n", self._stream)
+                    clear_line(written=True)
 
     def _say(self, text: str) -> None:
+        global _open
         self._said = True
+        _open = self._stream if self._terminal else None
         start, end = ("\r\033[K", "") if self._terminal else ("", "\n")
-        print(f"{start}{text}", end=end, file=self._stream, flush=True)
+        _print(f"{start}{text}{end}", self._stream)
+
+
+def clear_line(written: bool = False) -> None:
+    """Make room for a line of another kind where a phase's line stands on the terminal; it is written again below.
+
+    written: it is left, since the phase has ended.
+    """
+    global _open
+    if _open is not None and not written:
+        _print("\r\033[K", _open)
+    _open = None
 
 
 @contextmanager
@@ -113,6 +129,12 @@ def elapsing(what: str) -> Iterator[None]:
         ended.set()
         thread.join()
         told.end()
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print text as it is; a console that is gone ends nothing."""
+    with suppress(OSError):
+        print(text, end="", file=stream, flush=True)
 
 
 def _duration(seconds: float) -> str:

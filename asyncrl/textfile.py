@@ -37,7 +37,8 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
         start = file.read(len(ZSTD))
         file.seek(0)
         if start.startswith(GZIP):
-            file = held.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment]
+            unpacked: Any = gzip.GzipFile(fileobj=file)
+            file = held.enter_context(unpacked)
         elif start == ZSTD or Path(path).suffix == ".zst":
             # Loaded for such files only.
             import pyarrow

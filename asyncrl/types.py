@@ -38,19 +38,10 @@ SEEDED = "examples"
 """Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
 
 
-EXPLORED = "explored"
-"""Key of `Trajectory.info`: what is known of the candidates of its group and of its own, see `rollout.exploring`."""
-
-
 EXTRACTED = "extracted"
 """Key of `Trajectory.info`: what was taken as the last answer, where the environment says so."""
 MAX_EXTRACTED = 1000
 """Characters of it that are kept."""
-
-
-PREFILLS = "prefills"
-"""Key of `Trajectory.info`: of the prompts that other engines were to compute for it (`engine.prefill`), how many had
-each outcome of `generation.Prefilled`. It is there only where there were any."""
 
 
 OPPONENT = "opponent"

@@ -32,8 +32,6 @@ class Job:
     weights_dir: str
     engines: list[str]
     envs: list[str]
-    explorers: list[str] = field(default_factory=list)
-    """Engines that play candidates, not among `engines`."""
     policies: list[str] = field(default_factory=list)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
 

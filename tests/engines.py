@@ -23,14 +23,13 @@ def serving(
     model: str,
     weights: Path | None = None,
     env: dict[str, str] | None = None,
-    lent: bool = False,
     **sections: Any,
 ) -> Iterator[ManagedProcess]:
     """Serve `model` as the engine of a run in `folder`, which takes weights from the folder `weights`.
 
-    env: variables of its process. lent: as one on loan. sections: of the run's recipe.
+    env: variables of its process. sections: of the run's recipe.
     """
-    with starting(folder, model, weights, env, lent, **sections) as (process_group, child):
+    with starting(folder, model, weights, env, **sections) as (process_group, child):
         process_group.wait_ready(child, START_S)
         yield child
 
@@ -41,8 +40,6 @@ def starting(
     model: str,
     weights: Path | None = None,
     env: dict[str, str] | None = None,
-    lent: bool = False,
-    prefill: bool = False,
     **sections: Any,
 ) -> Iterator[tuple[ProcessGroup, ManagedProcess]]:
     """As `serving`, without waiting for the engine: several start in the time of one."""
@@ -60,12 +57,7 @@ def starting(
     try:
         child = process_group.start(
             "engine",
-            [
-                *argv,
-                *(["--weights-dir", str(weights)] if weights else []),
-                *(["--lent"] if lent else []),
-                *(["--prefill"] if prefill else []),
-            ],
+            [*argv, *(["--weights-dir", str(weights)] if weights else [])],
             env,
         )
         yield process_group, child

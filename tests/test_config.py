@@ -1,12 +1,19 @@
 """Recipes are read strictly: every refusal names the key, the value and what is allowed."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from asyncrl import gpus
 from asyncrl.algo.settings import resolve_settings
-from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config, parse_config
+from asyncrl.config import (
+    PACKAGED_RECIPES,
+    known_recipes,
+    load_config,
+    parse_config,
+    with_files_in,
+)
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 
@@ -222,58 +229,25 @@ def test_limits_of_processes_that_cannot_be_kept_are_refused(sections, message):
         parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | sections)
 
 
-BALANCED = {
-    "scale": {"between_policies": True},
-    "engine": {"count": 2},
-    "policies": {"other": {"agents": ["b"]}},
-}
-
-
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
         (
-            {"policies": {}},
-            "scale.between_policies must be false where no policy of .* has engines of its own",
-        ),
-        (
-            {"lora": {"rank": 8}},
-            "scale.between_policies must be false where no policy of .* has engines of its own",
-        ),
-        ({"engine": {"count": 1}}, "must be false with one engine for each policy, .*, got 2 for 2 policies"),
-        (
-            {"policies": {"other": {"agents": ["b"], "engine": {"tensor_parallel": 2}}}},
-            "policies.other.engine: engines must have as many ranks, .*; got 2 ranks on 1, the recipe's have 1 on 1",
-        ),
-        (
-            {"policies": {"other": {"agents": ["b"], "engine": {"count": 2, "prefill": 1}}}},
-            "policies.other.engine.prefill must be 0 with scale.between_policies: .*, got 1",
-        ),
-        ({"engine": {"count": 3, "prefill": 1}}, "policies must be left out with engine.prefill=1"),
-        (
-            {"engine": {"count": 3, "explorers": 1}, "rollout": {"explore": 16}},
-            "policies must be left out with rollout.explore=16",
-        ),
-        (
-            {"scale": {"between_policies": True, "engine": [1, 3]}},
+            {"scale": {"engine": [1, 3]}},
             "scale.engine must be left out where there are further policies",
         ),
-        ({"placement": {"lent": 1}}, "placement.lent must be 0 where there are policies"),
         (
             {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}},
             "placement.sleep must be false or 'auto' where there are policies",
         ),
     ],
 )
-def test_engines_that_could_not_change_over_between_policies_are_refused(sections, message):
+def test_what_further_policies_exclude_is_refused(sections, message):
     with pytest.raises(ConfigError, match=message):
-        parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | BALANCED | sections)
-
-
-def test_engines_change_over_where_a_policy_has_some_of_its_own_and_one_engine_more():
-    config = parse_config({"model": {"path": "m"}, "env": {"name": "e"}} | BALANCED)
-    assert config.scale.between_policies
-    assert not config.policy("other").scale.between_policies
+        parse_config(
+            {"model": {"path": "m"}, "env": {"name": "e"}, "policies": {"other": {"agents": ["b"]}}}
+            | sections
+        )
 
 
 def test_a_worker_plays_its_share_by_the_most_workers_there_may_be():
@@ -421,3 +395,94 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
 def test_what_follows_from_other_settings():
     data = {**MINIMAL, "run": {"start_timeout_s": 100.0, "silence_timeout_s": 20.0}}
     assert parse_config(data).outage_timeout_s == 120.0
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", ".hidden", "-x", "a/b", "../a", "a\n", "a b", "x" * 101, "x" * 300, "~", "$HOME", "é"]
+)
+def test_the_name_of_a_run_is_a_folder_of_its_own_that_everything_can_name(name):
+    with pytest.raises(ConfigError, match=r"run\.name: "):
+        parse_config({**MINIMAL, "run": {"name": name}})
+
+
+@pytest.mark.parametrize("name", ["", "a", "_a", "1.5-try_2", "x" * 100])
+def test_a_plain_name_of_a_run_is_accepted(name):
+    assert parse_config({**MINIMAL, "run": {"name": name}}).run.name == name
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "train.learning_rate", "rollout.temperature", "run.silence_timeout_s", "env.step_timeout_s", "scale.cooldown_s",
+        "train.max_logp_error", "algo.kl.coef", "algo.loss.eps_low", "env.config.size", "curriculum.mine",
+        "opponents.power", "train.betas.0",
+    ],
+)  # fmt: skip
+def test_no_setting_is_infinite_or_no_number(key, value):
+    section, *parents, last = key.split(".")
+    own = [float(value), 0.9] if parents == ["betas"] else {last: float(value)}
+    settings = own if not parents else {parents[0]: own}
+    settings = settings | MINIMAL.get(section, {}) if isinstance(settings, dict) else settings
+    with pytest.raises(ConfigError, match=rf"{re.escape(key)}: must be a finite number, got {value}"):
+        parse_config({**MINIMAL, section: settings})
+    with pytest.raises(ConfigError, match=r"must be a finite number"):
+        load_config("gridworld_grpo", [f"train.learning_rate={value}"])
+
+
+def test_every_path_may_begin_with_a_home_folder_or_a_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    (tmp_path / "home" / "model").mkdir(parents=True)
+    recipe = {
+        "run": {
+            "folder": "~/runs",
+            "python_path": ["~/lib", "$SCRATCH/lib"],
+            "sink_python": "${SCRATCH}/bin/python",
+        },
+        "model": {"path": "~/model"},
+        "env": {
+            "task_file": "~/tasks.jsonl",
+            "config": {"corpus": "$SCRATCH/c", "prompt": "$5 for a ~/ and $NO_ONE/"},
+        },
+        "engine": {"weights_dir": "$SCRATCH/weights", "speculative": {"model": "~/draft"}},
+        "train": {"offload_folder": "${SCRATCH}/offload", "checkpoint_store": "file://$SCRATCH/kept"},
+        "policies": {"other": {"model": {"path": "~/model"}}},
+        "teacher": {"path": "$SCRATCH/teacher"},
+    }
+    home = tmp_path / "home"
+    assert with_files_in(tmp_path, recipe) == {
+        "run": {
+            "folder": f"{home}/runs", "python_path": [f"{home}/lib", "/scratch/me/lib"],
+            "sink_python": "/scratch/me/bin/python",
+        },
+        "model": {"path": f"{home}/model"},
+        "env": {
+            "task_file": f"{home}/tasks.jsonl",
+            "config": {"corpus": "/scratch/me/c", "prompt": "$5 for a ~/ and $NO_ONE/"},
+        },
+        "engine": {"weights_dir": "/scratch/me/weights", "speculative": {"model": f"{home}/draft"}},
+        "train": {"offload_folder": "/scratch/me/offload", "checkpoint_store": "file:///scratch/me/kept"},
+        "policies": {"other": {"model": {"path": f"{home}/model"}}},
+        "teacher": {"path": "/scratch/me/teacher"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("$NOT_SET/runs", "run.folder: the variable $NOT_SET is not set, got '$NOT_SET/runs'"),
+        ("/a/${NOT_SET}", "run.folder: the variable ${NOT_SET} is not set, got '/a/${NOT_SET}'"),
+        ("~nobody-here/runs", "run.folder: there is no user 'nobody-here', got '~nobody-here/runs'"),
+    ],
+)
+def test_a_variable_or_user_that_is_not_there_is_named(path, said):
+    with pytest.raises(ConfigError) as caught:
+        load_config("gridworld_grpo", [f"run.folder={path}"])
+    assert str(caught.value) == said
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    recipe = PACKAGED_RECIPES / "gridworld_grpo" / "recipe.toml"
+    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbf" + recipe.read_bytes().replace(b"\n", b"\r\n"))
+    assert load_config(tmp_path / "mine.toml", ["run.name=a"]) == load_config(recipe, ["run.name=a"])

@@ -24,34 +24,9 @@ def recipe(algo, **sections):
     [
         ({"preset": "opd"}, {}, "teacher.path: this objective needs a teacher"),
         (
-            {"advantage": {"name": "archer", "slow": True}, "value": {"trunk": "shared"}},
-            {},
-            "algo.value.trunk: must be 'own' for algo.advantage=",
-        ),
-        (
             {"preset": "ppo", "value": {"trunk": "shared", "steps": 2}},
             {},
             "algo.value.steps: must be 1 for algo.value.trunk='shared', which learns with the policy, got 2",
-        ),
-        (
-            {"advantage": {"name": "archer", "slow": True}},
-            {"train": {"zero_stage": 3}},
-            "train.zero_stage: algo.advantage=",
-        ),
-        (
-            {"preset": "grpo"},
-            {"rollout": {"fork_at": "confidence"}},
-            "rollout.branches: must be above 0 for rollout.fork_at='confidence', got 0",
-        ),
-        (
-            {"preset": "grpo"},
-            {"rollout": {"fork_at": "look_ahead", "branches": 4, "temperature": 0.8}},
-            "rollout.temperature: must be 1 for rollout.fork_at='look_ahead'",
-        ),
-        (
-            {"preset": "grpo"},
-            {"rollout": {"hint_length": "by_difficulty"}},
-            "rollout.hinted: must be above 0 for rollout.hint_length='by_difficulty', got 0",
         ),
         (
             {"preset": "grpo", "advantage": {"name": "spo"}},
@@ -114,26 +89,6 @@ def recipe(algo, **sections):
             "rollout.hinted: must be 0 with env.name='agent'",
         ),
         (
-            {"preset": "grpo"},
-            {"rollout": {"decide_after": 8}},
-            "rollout.decide_after: must be 0, or from 2 to below rollout.group_size=8, got 8",
-        ),
-        (
-            {"preset": "grpo"},
-            {"rollout": {"decide_after": 4}, "buffer": {"drop_no_signal": False}},
-            "buffer.drop_no_signal: must be true with rollout.decide_after",
-        ),
-        (
-            {"preset": "grpo"},
-            {"rollout": {"decide_after": 4, "hinted": 2}},
-            "rollout.decide_after: must be 0 with rollout.hinted",
-        ),
-        (
-            {"preset": "remax"},
-            {"rollout": {"decide_after": 4}},
-            "buffer.drop_no_signal: must be true with rollout.decide_after",
-        ),
-        (
             {"preset": "grpo", "advantage": {"name": "tree"}},
             {},
             "rollout.branches: must be above 0 for algo.advantage.name='tree', got 0",
@@ -155,10 +110,6 @@ def test_every_preset_is_accepted(preset):
     ("sections", "why"),
     [
         ({}, "curriculum.name='file_order', which plays each task once"),
-        (
-            {"curriculum": {"name": "vade"}, "rollout": {"decide_after": 4}},
-            "rollout.decide_after, which drops",
-        ),
         (
             {
                 "curriculum": {"name": "vade"},
@@ -195,43 +146,6 @@ def test_limits_and_examples_by_earlier_successes_are_refused_where_there_can_be
         recipe({"preset": "grpo"}, **sections)
 
 
-def exploring(**sections):
-    """A recipe with eight episodes of sixteen candidates; each section replaces keys of it."""
-    given = {"engine": {"count": 3, "explorers": 1}, "rollout": {"explore": 16}}
-    return recipe(
-        {"preset": "grpo"},
-        **{name: given.get(name, {}) | sections.get(name, {}) for name in given | sections},
-    )
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"rollout": {"explore": 0}}, "rollout.explore must be above rollout.group_size=8"),
-        ({"rollout": {"explore": 8}}, "rollout.explore must be above rollout.group_size=8"),
-        ({"rollout": {"group_size": 1}}, "rollout.group_size=1, which must be above 1"),
-        ({"engine": {"explorers": 0}}, "engine.explorers must be from 1 to below engine.count=3"),
-        ({"engine": {"explorers": 3}}, "engine.explorers must be from 1 to below engine.count=3"),
-        ({"engine": {"quantization": "fp8"}}, "engine.quantization must be left out with rollout.explore=16"),
-        ({"lora": {"rank": 4}}, "lora.rank must be left out with rollout.explore=16"),
-        ({"env": {"name": "agent"}}, "env.name='agent' must be left out with rollout.explore=16"),
-        ({"policies": {"other": {"agents": ["b"]}}}, "policies must be left out with rollout.explore=16"),
-        ({"rollout": {"branches": 2}}, "rollout.branches must be left out with rollout.explore=16"),
-        ({"rollout": {"hinted": 2}}, "rollout.hinted must be left out with rollout.explore=16"),
-        ({"curriculum": {"name": "vade"}}, "curriculum.name must be left out with rollout.explore=16"),
-        ({"scale": {"engine": [1, 4]}}, "scale.engine must be left out with rollout.explore=16"),
-    ],
-)
-def test_candidates_are_refused_where_none_can_be_played_or_played_again(sections, message):
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        exploring(**sections)
-
-
-def test_candidates_go_with_an_early_end_and_a_greedy_baseline():
-    check_objective(exploring(rollout={"decide_after": 2}))
-    assert exploring().engine.explorers_quantization == "int8"
-
-
 OPPONENTS = {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}
 
 
@@ -244,7 +158,6 @@ OPPONENTS = {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}
         ({"env": {"name": "agent"}}, "env.name='agent' must be left out"),
         ({"rollout": {"branches": 1}}, "rollout.branches must be left out"),
         ({"rollout": {"hinted": 1}}, "rollout.hinted must be left out"),
-        ({"rollout": {"decide_after": 2}}, "rollout.decide_after must be left out"),
         ({"judge": {"url": "http://j"}}, "judge.url must be left out with opponents.choose='uniform'"),
         ({"outer": {"url": "http://o"}}, "outer.url must be left out with opponents.choose='uniform'"),
     ],

@@ -94,7 +94,8 @@ def test_every_client_reaches_loopback_though_a_proxy_is_set(proxy):
         with client(url, timeout=30.0) as http:
             assert http.get(url).text == "here"
         assert asyncio.run(ask()) == "here"
-        proxy.setenv("ALL_PROXY", "socks9://nowhere")
+        for name in ("ALL_PROXY", "all_proxy"):
+            proxy.setenv(name, "socks9://nowhere")
         assert asyncio.run(ask()) == "here"
     finally:
         child.kill()
@@ -116,7 +117,8 @@ def test_a_library_in_a_process_that_exempts_loopback_reaches_it(proxy):
 
 
 def test_a_proxy_that_cannot_be_used_is_named_without_its_password(proxy):
-    proxy.setenv("ALL_PROXY", "socks9://me:secret@nowhere:1")
+    for name in ("ALL_PROXY", "all_proxy"):
+        proxy.setenv(name, "socks9://me:secret@nowhere:1")
     with pytest.raises(
         ConfigError, match=r"http://judge\.example: cannot be called through .*ALL_PROXY="
     ) as caught:

@@ -14,6 +14,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
 from asyncrl.import_path import absolute, load_object, search_in, source_file
 from asyncrl.launch.base_model import base_model_key
+from asyncrl.process_start import leave_safe_path, run_process, without_folder
 from asyncrl.sandbox.backends import backend_class
 
 ENV = """
@@ -138,3 +139,62 @@ def test_an_edited_environment_gets_a_base_model_of_its_own(folder):
     assert before.startswith("Mine-") and before == base_model_key(config)
     (folder / "mine_edited.py").write_text(ENV + "    max_turns = 2\n")
     assert base_model_key(config) != before
+
+
+TAKEN = ["token", "calendar", "queue", "types", "math_verify", "httpx", "numpy", "asyncrl"]
+"""Names of modules of Python, of packages that asyncrl uses, and its own."""
+
+
+@pytest.fixture
+def hostile(folder):
+    """A current folder whose files have the names of modules that others import."""
+    for name in TAKEN:
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} of the current folder')\n")
+    (folder / "my_env.py").write_text("import calendar\nfrom helper_of_mine import value\n" + ENV)
+    (folder / "helper_of_mine.py").write_text("value = 7\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_process_imports_no_file_of_the_current_folder_in_place_of_a_module(hostile):
+    code = (
+        "import calendar, token, queue, httpx, numpy, math_verify; from asyncrl.env.registry import load_env; "
+        "print(load_env('my_env:Mine').__name__, calendar.month_name[1])"
+    )
+    # As a process of a run: by `python -m` from this folder, and its command searches there.
+    (hostile / "started.py").write_text(
+        f"from pathlib import Path\nfrom asyncrl.import_path import search_last\n"
+        f"search_last(Path.cwd())\n{code}\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent.parent)])
+    done = run_process(
+        [sys.executable, "-m", "asyncrl", "env", "list"], os.environ | {"PYTHONPATH": path}, 600.0
+    )
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-P", "started.py"], capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout == "Mine January\n", done.stderr
+
+
+def test_what_a_configuration_names_is_the_users_though_a_module_of_that_name_is_installed(folder):
+    (folder / "calendar.py").write_text("reward = 'mine'\n")
+    search_in([folder])
+    assert load_object("reward", "calendar:reward") == "mine"
+    import calendar
+
+    assert calendar.month_name[1] == "January"
+    assert source_file("reward", "calendar") == folder / "calendar.py"
+
+
+def test_a_child_of_a_process_of_a_run_finds_modules_as_python_does(monkeypatch):
+    started = without_folder({"A": "b"})
+    assert started["PYTHONSAFEPATH"]
+    monkeypatch.setenv("PYTHONSAFEPATH", started["PYTHONSAFEPATH"])
+    leave_safe_path()
+    assert "PYTHONSAFEPATH" not in os.environ
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    leave_safe_path()
+    assert os.environ["PYTHONSAFEPATH"] == "1"
+    assert without_folder({"PYTHONSAFEPATH": "1"})["PYTHONSAFEPATH"] == "1"

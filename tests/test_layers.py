@@ -29,11 +29,14 @@ LAYERS = [
         "tls",
         "tracing",
         "clock",
+        "agent_time",
         "images",
         "progress",
         "image_processor",
         "textfile",
         "liveness",
+        "http_limits",
+        "console",
         "http_clients",
         "outage_log",
         "helper_process",
@@ -59,6 +62,7 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ENVS_USE = {
     "env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards", "rows", "helper_process",
+    "agent_time",
 }  # fmt: skip
 """What an environment may import."""
 SHARED = {"http", "command", "joining"}
@@ -81,9 +85,6 @@ KINDS = {
                 "speculation",
                 "numerics",
                 "kv_offload",
-                "handover",
-                "prefill",
-                "prefill_queues",
                 "machines",
             ),
             "client",

@@ -38,6 +38,9 @@ print(json.dumps({
 def program(tmp_path, monkeypatch):
     """Return a function that writes a module and returns the command that runs it."""
     monkeypatch.chdir(tmp_path)
+    # The current folder is not searched.
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
     def write(text, *arguments):
         (tmp_path / "program.py").write_text(textwrap.dedent(text))
@@ -194,6 +197,7 @@ def test_each_installation_of_asyncrl_is_imported_once_and_used_by_its_own_proce
             )
             shutil.copy(tmp_path / "program.py", tmp_path / name)
             monkeypatch.chdir(tmp_path / name)
+            monkeypatch.syspath_prepend(tmp_path / name)
             with open(tmp_path / "output", "wb") as sink:
                 assert start_process(command, os.environ, sink.fileno()).wait(60) == 0
             said.append((tmp_path / "output").read_text())

@@ -89,6 +89,19 @@ def test_a_terminal_has_one_line_that_is_written_anew(clock):
     assert written.endswith("\r\033[Kreading: 12 rows in 12 s\n")
 
 
+def test_other_lines_do_not_mix_with_that_of_a_phase(clock):
+    stream = Terminal()
+    told = Progress("reading", 100, "rows", stream)
+    clock.now += 6
+    told.advance(6)
+    module.clear_line()
+    assert stream.getvalue().endswith("since 6 s\r\033[K")
+    module.clear_line()
+    told.end()
+    module.clear_line()
+    assert stream.getvalue().endswith("\r\033[Kreading: 6 rows in 6 s\n")
+
+
 def test_a_total_that_is_not_known_is_not_told(clock):
     told = Progress("reading", unit="rows", stream=io.StringIO())
     told.advance()

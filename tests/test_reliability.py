@@ -82,7 +82,7 @@ def playing(run, role):
 
 def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workplace):
     run = workplace / "runs" / "resumed"
-    process = start(workplace, run.name, "engine.count=2", "placement.lent=1")
+    process = start(workplace, run.name, "engine.count=2")
     wait_for_step(run, 5, process)
     kill_launcher(run, process)
     # As the next run of any name does. The weights may have gone already, with another test's run.
@@ -93,9 +93,6 @@ def test_a_run_whose_launcher_was_killed_goes_on_where_its_checkpoint_is(workpla
     assert json.loads((run / "config.json").read_text())["train"]["zero_stage"] == 2
     summary = json.loads((run / "summary.json").read_text())
     assert summary["lives"] == 2
-    assert sum(record["lent/awake_s"] > 0 for record in read_metrics(run)) >= 2, (
-        "the lent engine woke in both lives"
-    )
     assert 0 < summary["busy"]["trainer"] <= 1
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     resume(workplace, run)

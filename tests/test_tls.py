@@ -93,8 +93,6 @@ def test_what_would_go_unencrypted_is_refused(encrypted, monkeypatch):
     for transfer, over in (("collective", "groups of torch.distributed"), ("nixl", "connections of UCX")):
         with pytest.raises(ConfigError, match=rf"engine\.weight_transfer: the {over} .* are not encrypted"):
             check_machines(parse_config(base | {"engine": {"weight_transfer": transfer}}))
-    with pytest.raises(ConfigError, match=r"engine\.prefill: the connections of UCX .* are not encrypted"):
-        check_machines(parse_config(base | {"engine": {"weight_transfer": "http", "count": 2, "prefill": 1}}))
     with pytest.raises(ConfigError, match=r"train\.nodes: .* are not encrypted"):
         check_machines(
             parse_config(base | {"engine": {"weight_transfer": "http"}, "train": {"ranks": 2, "nodes": 2}})

@@ -19,13 +19,6 @@ from asyncrl.errors import ConfigError
 
 TOKEN_FIELDS = (
     "values",
-    "twin_values",
-    "slow_values",
-    "twin_slow_values",
-    "q_values",
-    "twin_q_values",
-    "q_slow_values",
-    "twin_q_slow_values",
     "old_logp",
     "behavior_logp",
     "reference_logp",
@@ -77,20 +70,6 @@ class AdvantageBatch:
     """[B,T] critic at the state before each token."""
     bootstrap_values: Tensor | None = None
     """[B] critic after the last token, used where `truncated`."""
-    twin_values: Tensor | None = None
-    """[B,T] a second head's values (ArCHer)."""
-    twin_bootstrap_values: Tensor | None = None
-    slow_values: Tensor | None = None
-    """[B,T] `values` by a slowly moving copy of the critic (ArCHer); the three that follow likewise."""
-    slow_bootstrap_values: Tensor | None = None
-    twin_slow_values: Tensor | None = None
-    twin_slow_bootstrap_values: Tensor | None = None
-    q_values: Tensor | None = None
-    """[B,T] critic of the state with the action up to and including each token (ArCHer); two heads, and those of the
-    slow copy."""
-    twin_q_values: Tensor | None = None
-    q_slow_values: Tensor | None = None
-    twin_q_slow_values: Tensor | None = None
     old_logp: Tensor | None = None
     """[B,T] proximal policy."""
     behavior_logp: Tensor | None = None
@@ -117,9 +96,6 @@ class AdvantageBatch:
             "group",
             "truncated",
             "bootstrap_values",
-            "twin_bootstrap_values",
-            "slow_bootstrap_values",
-            "twin_slow_bootstrap_values",
             "greedy_rewards",
             "baselines",
             "role_baselines",
@@ -209,11 +185,6 @@ class AdvantageOutputs:
     """[B,T], zero where `mask` is False."""
     returns: Tensor | None = None
     """[B,T] critic targets."""
-    twin_returns: Tensor | None = None
-    """[B,T] targets of the second head, where there is one."""
-    q_returns: Tensor | None = None
-    """[B,T] targets of the heads that value actions, where there are such; the next likewise."""
-    twin_q_returns: Tensor | None = None
     keep: Tensor | None = None
     """[B] bool, False for rows that must leave the batch (MC-GRPO's pivot)."""
     clip_scale: Tensor | None = None

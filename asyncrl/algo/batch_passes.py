@@ -29,14 +29,12 @@ class BatchPasses:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], num_minibatches: int) -> BatchPasses:
-        """Return what a resolved `algo` section needs when a batch is trained in `num_minibatches` optimizer steps, or
-        so many for each agent."""
+        """Return what a resolved `algo` section needs when a batch is trained in `num_minibatches` optimizer steps."""
         needs = needed(settings)
         words = part_needs("advantage", settings["advantage"]) | measured_needs(settings)
         extras = tuple(name for name in ("entropy", "sum_pi_squared") if name in words)
-        # A second optimizer step, as for a second agent, moves away from where the batch began, unless what it is
-        # compared with is an average.
-        moves = settings["sequential_agents"] or (num_minibatches > 1 and not averages_the_proximal(needs))
+        # A second optimizer step moves away from where the batch began, unless what it is compared with is an average.
+        moves = num_minibatches > 1 and not averages_the_proximal(needs)
         kl_in_reward = settings["kl"]["where"] == "reward" and "reference" in needs
         policy = bool(
             extras

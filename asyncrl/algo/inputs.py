@@ -28,15 +28,6 @@ TOKEN_FIELDS = (
     "values",
     "old_values",
     "returns",
-    "twin_values",
-    "twin_old_values",
-    "twin_returns",
-    "q_values",
-    "q_old_values",
-    "q_returns",
-    "twin_q_values",
-    "twin_q_old_values",
-    "twin_q_returns",
     "clip_scale",
 )
 
@@ -70,17 +61,6 @@ class LossInputs:
     """[B,T] critic, carries the gradient."""
     old_values: Tensor | None = None
     returns: Tensor | None = None
-    twin_values: Tensor | None = None
-    """[B,T] the critic's second head, carries the gradient; None without one."""
-    twin_old_values: Tensor | None = None
-    twin_returns: Tensor | None = None
-    q_values: Tensor | None = None
-    """[B,T] the critic of the action up to and including each token, carries the gradient; two heads or none."""
-    q_old_values: Tensor | None = None
-    q_returns: Tensor | None = None
-    twin_q_values: Tensor | None = None
-    twin_q_old_values: Tensor | None = None
-    twin_q_returns: Tensor | None = None
     versions: Tensor | None = None
     """[B,T] integer version that sampled the token, -1 elsewhere."""
     current_version: int = 0

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.algo.advantage.episode_wise import episode_wise
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
@@ -32,7 +33,7 @@ from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
 from asyncrl.algo.registry import resolve
 from asyncrl.algo.settings import loss_parts, needed, resolve_settings
-from asyncrl.algo.value import HEADS, value_loss
+from asyncrl.algo.value import value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
 Measure = Callable[[Any], Mapping[str, Tensor]]
@@ -159,7 +160,8 @@ class Objective:
             row_weight = row_weight * weigh(batch)
         keep = row_weight > 0
         batch = self._with_kl_in_reward(batch, self.kl_coef if kl_coef is None else kl_coef)
-        found = self.advantage_fn(batch)
+        by_episode = self.settings["baseline_unit"] == "episodes"
+        found = episode_wise(self.advantage_fn, batch) if by_episode else self.advantage_fn(batch)
         outputs = found if isinstance(found, AdvantageOutputs) else AdvantageOutputs(found)
         keep = keep if outputs.keep is None else keep & outputs.keep
         kept_tokens = batch.mask & keep.unsqueeze(-1)
@@ -275,23 +277,15 @@ class Objective:
         `loss` adds it when `inputs.values` is given; a critic with its own optimizer calls it alone.
         """
         part = self.settings["value"]
-        losses: list[Tensor] = []
-        metrics: Metrics = {}
-        for head in HEADS:
-            if head and getattr(inputs, f"{head}values") is None:
-                continue
-            values, returns = inputs.need(f"{head}values"), inputs.need(f"{head}returns")
-            old = inputs.need(f"{head}old_values")
-            loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
-            losses.append(loss)
-            if head in ("", "q_"):
-                metrics |= {
-                    f"value/{head}clip_fraction": mean_over(clipped, inputs.mask),
-                    f"value/{head}mean": mean_over(values, inputs.mask),
-                    f"value/{head}error": mean_over((values - returns).abs(), inputs.mask),
-                }
-        value = aggregate(token_mean, torch.stack(losses).sum(0), inputs.mask, totals)
-        return part["coef"] * value, {"loss/value": sum_of(value)} | metrics
+        values, returns, old = inputs.need("values"), inputs.need("returns"), inputs.need("old_values")
+        loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
+        value = aggregate(token_mean, loss, inputs.mask, totals)
+        return part["coef"] * value, {
+            "loss/value": sum_of(value),
+            "value/clip_fraction": mean_over(clipped, inputs.mask),
+            "value/mean": mean_over(values, inputs.mask),
+            "value/error": mean_over((values - returns).abs(), inputs.mask),
+        }
 
     @torch.no_grad()
     def _diagnostics(self, inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None) -> Metrics:

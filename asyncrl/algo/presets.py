@@ -60,9 +60,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "gae", "ppo_clip", "token_mean", normalize={"name": "tokens"}, filters=[{"name": "pf_ppo"}]
     ),
     "ppo_turn": _preset("gae_turn", "ppo_clip", "token_mean", normalize={"name": "tokens"}),
-    "marft": _preset(
-        "gae_turn", "ppo_clip", "token_mean", normalize={"name": "tokens"}, sequential_agents=True
-    ),
     "vapo": _preset(
         "gae",
         "vapo",
@@ -81,9 +78,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "archer": _preset("archer", "reinforce", "seq_mean_token_sum"),
     # The values lag behind those of the actions, which all advantages have in common: without the normalisation, which
     # is not the paper's, they are of one sign and a tiny policy forgets how to end a turn.
-    "archer_double_q": _preset(
-        "archer_double_q", "reinforce", "seq_mean_token_sum", normalize={"name": "tokens"}
-    ),
     "impala": _preset("vtrace", "reinforce", "token_mean", corrections=[], proximal={"name": "recompute"}),
     # Other surrogates.
     "gspo": _preset(

@@ -32,7 +32,6 @@ _C = "asyncrl.algo.correction."
 ADVANTAGES = {
     "a2tgpo": _A + "a2tgpo:a2tgpo",
     "archer": _A + "archer:archer",
-    "archer_double_q": _A + "archer_double_q:archer_double_q",
     "dr_grpo": _A + "dr_grpo:dr_grpo",
     "entropy_shaped": _A + "entropy_shaped:entropy_shaped",
     "gae": _A + "gae:gae",

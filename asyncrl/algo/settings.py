@@ -10,12 +10,12 @@
     entropy_coef: 0.0
     entropy_control: {target: 0.2}
     success_nll_coef: 0.0
-    sequential_agents: false
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
     sft_phase: {every: 20}
     denominator: original
+    baseline_unit: branches
 
 A part given with the preset's own name (or with none) overrides single parameters; a part with another name
 replaces the preset's part. `corrections`, `shaping` and `filters` are lists and are replaced whole.
@@ -47,7 +47,6 @@ DEFAULTS: dict[str, Any] = {
     "entropy_coef": 0.0,
     "entropy_control": {"target": None, "step": 0.005},
     "success_nll_coef": 0.0,
-    "sequential_agents": False,
     "lr_scaling": {"power": 0.0, "base_ess": 1.0},
     "value": {
         "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
@@ -56,6 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "shaping": [],
     "filters": [],
     "denominator": "original",
+    "baseline_unit": "branches",
     "staleness_control": {"enabled": False, "minimum": 0, "low_ess": 0.3, "high_ess": 0.7, "patience": 5},
     "sft_phase": {"every": 0, "steps": 4, "learning_rate": 1e-5, "keep": 256},
 }  # fmt: skip
@@ -71,8 +71,10 @@ NAMED = {
 LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"}
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
-CHOICES = {"denominator": ("original", "kept")}
-VALUES = {"entropy_coef": "float", "success_nll_coef": "float", "sequential_agents": "bool"}
+CHOICES = {"denominator": ("original", "kept"), "baseline_unit": ("branches", "episodes")}
+BY_EPISODE = ("grpo", "dr_grpo", "rloo", "maxrl", "passk", "mc_grpo", "gpg")
+"""Advantages of one number a row from the rewards of its group: they may compare episodes in place of branches."""
+VALUES = {"entropy_coef": "float", "success_nll_coef": "float"}
 """Keys that are one value, with its type."""
 TABLES = {
     "kl": {
@@ -101,6 +103,15 @@ LEAST = {
 """The least values of those that have one."""
 
 
+def default_unit(algo: Mapping[str, Any]) -> str:
+    """Return the `baseline_unit` of a recipe whose episodes may branch: "episodes" where its advantage can do so."""
+    preset = PRESETS.get(str(algo.get("preset")), {})
+    given = algo.get("advantage")
+    name = given.get("name") if isinstance(given, Mapping) else None
+    name = name or preset.get("advantage", DEFAULTS["advantage"]).get("name")
+    return "episodes" if name in BY_EPISODE else "branches"
+
+
 def resolve_settings(algo: Any) -> dict[str, Any]:
     """Every key of `DEFAULTS`, taken from the recipe, else its preset, else the default; checked.
 
@@ -123,6 +134,11 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
             f"algo.proximal: {settings['proximal']['name']!r} is read by no part of this objective (the loss is "
             f"{settings['loss']['name']!r}); leave it out. A loss of your own reads it as `inputs.log_ratio`, in its "
             'own body or with @needs("proximal") from asyncrl.algo.needs'
+        )
+    if settings["baseline_unit"] == "episodes" and settings["advantage"]["name"] not in BY_EPISODE:
+        raise ConfigError(
+            f"algo.baseline_unit: 'episodes' is for the advantages {', '.join(BY_EPISODE)}, got "
+            f"{settings['advantage']['name']!r}"
         )
     return settings
 
@@ -154,8 +170,6 @@ def needed(settings: Mapping[str, Any]) -> frozenset[str]:
         words.add("scores")
     if settings["lr_scaling"]["power"]:
         words |= {"behavior", "proximal"}
-    if settings["sequential_agents"]:
-        words.add("agents")
     if "proximal" in words:
         words |= part_needs("proximal", settings["proximal"])
     return frozenset(words)

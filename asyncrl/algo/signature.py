@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -238,7 +239,11 @@ def accepts(annotation: ast.expr | None, value: Any) -> bool:
     base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
     kind = getattr(base, "id", "")
     if kind == "float":
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and abs(value) <= sys.float_info.max
+        )
     if kind == "int":
         return isinstance(value, int) and not isinstance(value, bool)
     expected = {"bool": bool, "str": str, "dict": dict, "list": list, "tuple": (list, tuple)}.get(kind)

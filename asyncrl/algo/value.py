@@ -11,11 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-HEADS = ("", "twin_", "q_", "twin_q_")
-"""What the heads that a critic may have put before the names of their tensors: its value of a state, a second one, and
-two values of a state with the action taken in it (ArCHer)."""
-STATE_HEADS = HEADS[:2]
-
 
 def value_loss(
     values: Tensor,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from asyncrl.buffer.body_files import LARGE_BYTES, BodyFiles, FileBody
+from asyncrl.buffer.integrity import body_checksum
 from asyncrl.buffer.store import Store
 
 Stored = bytes | FileBody
@@ -49,7 +50,10 @@ class Bodies:
         """Add the body of a task's group. staged: where it has been written already."""
         staged = staged or self.stage(body)
         if staged is None:
-            self.store.execute("INSERT OR REPLACE INTO bodies (seq, body) VALUES (?, ?)", (seq, body))
+            self.store.execute(
+                "INSERT OR REPLACE INTO bodies (seq, body, checksum) VALUES (?, ?, ?)",
+                (seq, body, body_checksum(body)),
+            )
             return
         assert self.files is not None
         staged.kept = True

@@ -49,6 +49,8 @@ class Leases:
         self.proposals = proposals
         self.opponents = opponents
         self.bodies = bodies
+        self._since: dict[str, float] = {}
+        """When leases were granted, or first renewed after a restart."""
 
     def grant(self, worker: str, request: str, now: float) -> Lease | None:
         """Admit the next task; the same one again for the same `request` of the worker."""
@@ -68,8 +70,7 @@ class Leases:
         if row is None:
             return None
         seq, body, lease, version, due, attempts, order = row
-        expires = now + self.settings.lease_s
-        self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (expires, seq))
+        self._extend(seq, lease, now)
         return self._lease(seq, body, lease, version, due, attempts, order)
 
     def _lease(
@@ -109,7 +110,12 @@ class Leases:
             "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",
             (lease, order, request, worker, version, due, now + s.lease_s, seq),
         )
+        self._since[lease] = now
         return self._lease(seq, body, lease, version, due, attempts, order)
+
+    def _extend(self, seq: int, lease: str, now: float) -> None:
+        self._since.setdefault(lease, now)
+        self.store.execute("UPDATE tasks SET expires = ? WHERE seq = ?", (now + self.settings.lease_s, seq))
 
     def _next_pending(self) -> Any:
         return self.store.row(
@@ -134,9 +140,7 @@ class Leases:
     def renew(self, lease: str, now: float) -> float:
         seq, state = self.find(lease, "seq, state")
         if state == "leased":
-            self.store.execute(
-                "UPDATE tasks SET expires = ? WHERE seq = ?", (now + self.settings.lease_s, seq)
-            )
+            self._extend(seq, lease, now)
         elif state == "failed":
             raise LeaseGoneError(f"lease {lease[:64]!r} has ended; its task was set aside as failed")
         return self.settings.lease_s
@@ -184,7 +188,26 @@ class Leases:
             self.lose(seq, attempts, FailureClass.INFRASTRUCTURE.value, f"lease of worker {worker} expired")
         if rows:
             self.store.set_fact("expired", self.store.fact("expired") + len(rows))
-        return len(rows)
+        return len(rows) + self._end_old(now)
+
+    def _end_old(self, now: float) -> int:
+        """Quarantine workers that have renewed a lease for longer than any group takes; return how many groups that
+        plans again.
+
+        Such a worker only keeps others from its tasks.
+        """
+        life_s, moved = self.settings.lease_life_s, 0
+        for lease in [lease for lease, since in self._since.items() if now - since > life_s]:
+            del self._since[lease]
+            row = self.store.row(
+                "SELECT worker FROM tasks WHERE state = 'leased' AND seq = ? AND lease = ?",
+                seq_of(lease),
+                lease,
+            )
+            if row is not None:
+                reason = f"it has renewed lease {lease} for {life_s:g} s, longer than a group can take"
+                moved += self.quarantine(row[0], reason)
+        return moved
 
     def reclaim(self, worker: str) -> int:
         """Count every lease of the worker as a lost attempt."""
@@ -229,6 +252,7 @@ class Leases:
 
     def restart(self, now: float) -> None:
         """Give every lease its full time again: another process may have had another clock."""
+        self._since.clear()
         self.store.execute(
             "UPDATE tasks SET expires = ? WHERE state = 'leased'", (now + self.settings.lease_s,)
         )

@@ -10,6 +10,11 @@ from asyncrl.buffer.staleness import capacity
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
+LEAST_LIFE_S = 3600.0
+LIFE_EPISODES = 24
+"""As often may an episode of a group reach its time limit, one after the other, with all that is explored, branched
+and played again, before its lease has lived too long."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
@@ -20,13 +25,13 @@ class LedgerSettings:
     group_size: int
     lease_s: float = 120.0
     """How long a lease lives without being renewed."""
+    lease_life_s: float = 86_400.0
+    """How long it lives at most, however often it is renewed. Its worker is then quarantined."""
     max_attempts: int = 3
     """Leases a task may lose before it is set aside as failed."""
     drop_no_signal: bool = True
     compared: frozenset[str] = frozenset({"rewards"})
     """What the episodes of a group agree in where the group has no signal, see `algo.settings.compared`."""
-    decide_after: int = 0
-    """Episodes after which a group may have ended early, because all of them earned the same; 0 for none."""
     complete_age: int = 0
     """Versions up to which the trainer completes groups without a success by an earlier one (`train.complete_groups`):
     such groups are kept though they have no signal; 0 where it does not."""
@@ -49,7 +54,6 @@ class LedgerSettings:
             "max_staleness": 0,
             "group_size": 1,
             "max_attempts": 1,
-            "decide_after": 0,
             "complete_age": 0,
             "max_tokens": 1,
             "token_budget": 0,
@@ -60,8 +64,9 @@ class LedgerSettings:
                 raise ConfigError(f"{name} must be at least {low}, got {getattr(self, name)}")
         if isinstance(self.over_provision, int) and self.over_provision < 0:
             raise ConfigError(f"over_provision must be at least 0, got {self.over_provision}")
-        if not self.lease_s > 0:
-            raise ConfigError(f"lease_s must be above 0 seconds, got {self.lease_s}")
+        for name in ("lease_s", "lease_life_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0 seconds, got {getattr(self, name)}")
 
     @classmethod
     def of(cls, config: Config, vocab_size: int = 0) -> LedgerSettings:
@@ -71,9 +76,9 @@ class LedgerSettings:
             max_staleness=config.buffer.max_staleness,
             group_size=config.rollout.group_size,
             lease_s=config.rollout.lease_s,
+            lease_life_s=max(LEAST_LIFE_S, LIFE_EPISODES * config.rollout.episode_timeout_s),
             drop_no_signal=bool(config.no_signal),
             compared=config.no_signal,
-            decide_after=config.rollout.decide_after,
             complete_age=config.train.replay_max_age if config.train.complete_groups else 0,
             max_tokens=config.max_tokens,
             over_provision=config.buffer.over_provision,

@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 
-from asyncrl.algo.curation.early_end import ends_early, verdict
 from asyncrl.algo.curation.signal import differ
 from asyncrl.algo.curation.success_pool import lacks_success
 from asyncrl.buffer.body_files import FileBody
@@ -60,8 +59,7 @@ def admit(
     If too few episodes are usable because the environment or the infrastructure failed the others, the task is tried
     again: the group says nothing about it. A group is dropped when too few episodes are usable for any other reason,
     when an episode is longer than `max_tokens`, and when all siblings agree in what `no_signal` names, unless that is
-    empty or the group has no success and is `completable` by an earlier one. A group with fewer episodes than
-    `group_size` has ended early, as "solved_early" or "unsolved_early".
+    empty or the group has no success and is `completable` by an earlier one.
     """
     usable = group.usable
     reward_sum = float(sum(t.reward for t in usable))
@@ -72,8 +70,6 @@ def admit(
     ) -> Admission:
         return Admission(outcome, reason, failure, len(usable), reward_sum, tokens)
 
-    if len({t.rollout for t in group.trajectories}) < group_size:
-        return decided("dropped", f"{verdict(usable)}_early")
     if len({t.rollout for t in usable}) < min(2, group_size):
         lost = [t for t in group.trajectories if t.failure not in (None, FailureClass.AGENT)]
         if lost:
@@ -85,6 +81,11 @@ def admit(
     if alike and not (completable and lacks_success(group)):
         return decided("dropped", "no_signal")
     return decided("ready")
+
+
+MOST_DROPPED_BATCHES = 4
+"""Groups without a signal that are dropped for one step, as a multiple of its groups. Further ones are trained, with no
+gradient: a policy that solves all of its tasks, or none, would otherwise never have another batch."""
 
 
 class Puts:
@@ -107,7 +108,9 @@ class Puts:
         size = self.leases.proposals.group_size(seq)
         oldest, newest = self._check(group, decode_task(task), version, size)
         completable = s.complete_age > 0 and self.leases.proposals.solved_since(seq, due - s.complete_age)
-        admission = admit(group, size, s.no_signal, s.max_tokens, completable)
+        admission = admit(group, size, self._no_signal(), s.max_tokens, completable)
+        if admission.reason == "no_signal":
+            self.store.set_fact("no_signal", self.store.fact("no_signal") + 1)
         note_failures(self.store, group, admission.failure)
         # A group that is tried again stays leased until `lose` decides.
         state = "leased" if admission.outcome == "retry" else admission.outcome
@@ -134,6 +137,11 @@ class Puts:
             self.bodies.keep(seq, encode_group(group) if body is None else body, staged)
         return PutResult(admission.outcome, admission.reason)
 
+    def _no_signal(self) -> frozenset[str]:
+        """What a group agrees in to be dropped; empty once enough were dropped since the last commit."""
+        enough = self.store.fact("no_signal") >= MOST_DROPPED_BATCHES * self.settings.groups_per_step
+        return frozenset() if enough else self.settings.no_signal
+
     def _check(self, group: Group, task: Task, version: int, size: int) -> tuple[int, int]:
         """Return the lowest and highest version among sampled tokens."""
         if group.task.id != task.id:
@@ -149,9 +157,7 @@ class Puts:
                 f"group.version: must be the version at admission, {version}, got {group.version}"
             )
         episodes = {t.rollout for t in group.trajectories}
-        first = self.settings.decide_after
-        ended_early = 0 < first < size and ends_early(group.trajectories, first)
-        if episodes != set(range(size)) and not ended_early:
+        if episodes != set(range(size)):
             raise InputError(f"group.trajectories: must hold {size} episodes, got {len(episodes)}")
         # While weights are published, engines serve the next version before the ledger knows of it; that is between
         # the take of a batch and its commit, and until then no later version is published.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from asyncrl.buffer.integrity import DIGESTS, add_functions, damage
 from asyncrl.errors import ConfigError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 PRAGMAS = {
     "page_size": 8192,  # long groups cost a quarter less than in pages of 4 KiB, short ones hardly more
     "locking_mode": "EXCLUSIVE",
@@ -123,19 +124,27 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise ConfigError(f"ledger {path}: {error}; check that its folder exists") from error
     try:
+        add_functions(db)
         for name, value in PRAGMAS.items():
             db.execute(f"PRAGMA {name}={value}")
-        db.executescript(f"BEGIN IMMEDIATE; {TABLES} {COUNTS} COMMIT;")
+        db.executescript(f"BEGIN IMMEDIATE; {TABLES} {COUNTS} {DIGESTS} COMMIT;")
+        wrong = damage(db, COUNTED)
         first = {"schema": SCHEMA_VERSION, "version": base_version, "closed": 0, "paused": 0}
         steps = {"taken_step": -1, "waited_step": -1, "over_provision": 0}
-        counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0}
+        counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0, "no_signal": 0}
         for name, value in (first | steps | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         found = db.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()[0]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError, OverflowError, TypeError) as error:
         db.close()
         hint = "; another buffer uses it" if "locked" in str(error) else ""
         raise ConfigError(f"ledger {path}: {error}{hint}") from error
+    if wrong and found == SCHEMA_VERSION:
+        db.close()
+        raise ConfigError(
+            f"ledger {path}: is damaged: {wrong}. Put a sound copy in its place, or start another run from the newest "
+            "checkpoint of this one (model.path); what a damaged ledger says of tasks and steps cannot be trusted"
+        )
     if found != SCHEMA_VERSION:
         db.close()
         raise ConfigError(f"ledger {path}: has schema {found}, this version reads {SCHEMA_VERSION}")

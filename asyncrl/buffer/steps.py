@@ -225,6 +225,7 @@ class Steps:
         self.bodies.delete(f"seq IN (SELECT seq FROM tasks WHERE {trained})", (current,))
         self.store.execute(f"UPDATE tasks SET state = 'trained' WHERE {trained}", (current,))
         self.store.set_fact("version", version)
+        self.store.set_fact("no_signal", 0)
         self.proposals.observe(current)
         self.opponents.observe(current)
         if not self.settings.recycle:

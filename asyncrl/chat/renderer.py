@@ -190,6 +190,15 @@ class ChatRenderer:
         """
         return self._encode(self._assistant_text(message, tools))
 
+    def begin_turn(self, text: str) -> np.ndarray:
+        """Return the ids of the beginning of a turn that is given, to stand behind the generation prompt. [L] int32.
+
+        Under a template that opens the reasoning itself they end it first.
+        """
+        if self.opens_reasoning():
+            text = _end_reasoning(text, {"role": "assistant", "content": text})
+        return self._encode(text)
+
     def opens_reasoning(self) -> bool:
         """Return whether the generation prompt opens `<think>`, so that a turn starts inside its reasoning."""
         _, opened, behind = self._render([_USER], None, generate=True).rpartition(_THINK)

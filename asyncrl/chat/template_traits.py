@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from asyncrl.env.protocol import tool_call_id
@@ -79,7 +80,7 @@ class Traits:
         needed = [TOOLS] if tools and opening else []
         roles = [message["role"] for message in messages]
         needed += [RESULT] if "tool" in roles else []
-        needed += [RESULTS] if roles.count("tool") > 1 else []
+        needed += [RESULTS] if ("tool", "tool") in pairwise(roles) else []
         if "system" in roles:
             leading = (
                 next((n for n, role in enumerate(roles) if role != "system"), len(roles)) if opening else 0

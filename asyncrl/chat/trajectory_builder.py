@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,6 @@ from asyncrl.images import MAX_IMAGES, images_in, moved
 from asyncrl.types import (
     EXTRACTED,
     NOT_SAMPLED,
-    PREFILLS,
     FailureClass,
     Message,
     PlacedImage,
@@ -47,7 +45,6 @@ class TrajectoryBuilder:
         self.engine_s = 0.0
         self.env_s = 0.0
         self.cached_tokens = 0
-        self._prefills: Counter[str] = Counter()
         self.num_tokens = 0
         self._ids: list[np.ndarray] = []
         self._logprobs: list[np.ndarray] = []
@@ -89,14 +86,9 @@ class TrajectoryBuilder:
         )
         self._observation_id = observation_id
 
-    def add_turn(self, generated: Generated, given: np.ndarray = NO_TOKENS) -> None:
-        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them.
-
-        given: tokens that the turn begins with and that were not sampled here. [M] int32
-        """
+    def add_turn(self, generated: Generated) -> None:
+        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them."""
         start, observation_id = self.num_tokens, self._observation_id
-        if len(given):
-            self.add_context(given, observation_id)
         self._append(generated.token_ids, generated.logprobs, generated.versions)
         if generated.routed_experts is not None:
             self._add_experts(generated.routed_experts)
@@ -104,7 +96,6 @@ class TrajectoryBuilder:
         self._engines.append(generated.engine)
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
         self.cached_tokens += generated.cached_tokens
-        self._prefills.update(generated.prefills)
 
     def add_given_turn(self, token_ids: np.ndarray) -> None:
         """Append a turn that the policy did not sample here: it is played and credited, but not trained."""
@@ -127,10 +118,6 @@ class TrajectoryBuilder:
         """Return the ids of the turn sampled last. [N] int32."""
         turn = self._turns[-1]
         return self.token_ids()[turn.start : turn.end]
-
-    def last_confidence(self) -> float:
-        """Return the geometric mean probability of the tokens of the turn sampled last."""
-        return float(np.exp(self._logprobs[-1].mean()))
 
     def sampled_turns(self) -> list[np.ndarray]:
         """Return the ids of every sampled turn, in order. [N] int32 each."""
@@ -178,7 +165,6 @@ class TrajectoryBuilder:
             timing={"wall_s": wall_s, "engine_s": self.engine_s, "env_s": self.env_s},
             info={
                 "cached_tokens": self.cached_tokens,
-                **({PREFILLS: dict(self._prefills)} if self._prefills else {}),
                 **({EXTRACTED: self.extracted} if self.extracted else {}),
                 **(info or {}),
             },

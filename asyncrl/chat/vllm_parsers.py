@@ -159,10 +159,11 @@ class _ToolParser:
             end = following.start() if following else len(text)
             whole.append(self._closing.search(text, match.end(), end) is not None)
         wrong = ["the call is not complete" for one in whole if not one]
+        end = len(text)
         while whole and not whole[-1]:
             whole.pop()
-            text = text[: opened.pop().start()]
-        return text, whole, wrong
+            end = opened.pop().start()
+        return text[:end], whole, wrong
 
     def _request(self, tools: Tools) -> Any:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest

@@ -62,8 +62,6 @@ ALGO = {
     "entropy_control.step": "What the weight of the entropy changes by in a step.",
     "success_nll_coef": "Weight of the negative log-likelihood of episodes with a reward above 0 "
     "([losses](algorithms/losses.md)).",
-    "sequential_agents": "Update the agents of a rollout one after the other, each with what the earlier ones have "
-    "changed ([agents](algorithms/advantages.md#agents-and-single-rollouts)).",
     "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
     "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
     "value.coef": "Weight of the critic's loss.",
@@ -76,6 +74,8 @@ ALGO = {
     "shaping": "Changes of rewards, such as penalties for length ([regularisation](algorithms/regularisation.md)).",
     "filters": "Which rows leave the loss ([regularisation](algorithms/regularisation.md)).",
     "denominator": "Whether means are over all rows, or those that the filters keep.",
+    "baseline_unit": "What a group's baseline compares: all rows, or episodes with the mean of their rows. Where an "
+    'agent plays and the advantage gives a row one number, "episodes" is the default.',
     "staleness_control.enabled": "Lower and raise the staleness limit by the effective sample size, up to "
     "`buffer.max_staleness` ([controllers](algorithms/asynchrony-control.md)).",
     "staleness_control.minimum": "Lowest limit.",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.commands.doctor_gpus import check_gpus
+from asyncrl.console import say
 from asyncrl.errors import ConfigError
 from asyncrl.http_clients import set_proxies
 
@@ -56,10 +57,10 @@ def check_run(folder: Path) -> int:
 
     folder = run_folder(folder, "doctor")
     line = run_line(folder.name, folder)
-    print(f"{line.name}: {line.state}, step {line.step} of {line.num_steps}")
+    say(f"{line.name}: {line.state}, step {line.step} of {line.num_steps}", sys.stdout)
     findings = RunObserver(folder).findings()
     for finding in findings:
-        print(f"  {finding.kind}: {finding.what}\n    -> {finding.advice}")
+        say(f"  {finding.kind}: {finding.what}\n    -> {finding.advice}", sys.stdout)
     if not findings:
         print("  nothing stands out" if line.step else "  no step has been recorded yet")
     return 0

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.console import shown
+
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
@@ -63,6 +65,6 @@ class _Output:
     def print(self, parts: Iterable[tuple[str, str]]) -> None:
         for name, text in parts:
             if name != self._name:
-                print(f"==> {name} <==")
+                print(shown(f"==> {name} <=="))
                 self._name = name
-            print(text, end="" if text.endswith("\n") else "\n", flush=True)
+            print(shown(text), end="" if text.endswith("\n") else "\n", flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.commands.signals import end_like_interrupted
+from asyncrl.console import shown
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -55,7 +56,7 @@ def _play_again(args: argparse.Namespace) -> int:
         raise ConfigError("replay: --checkpoint goes with --sample; recorded actions need no policy")
     recorded = find_recorded(run_folder(args.what, "replay"), args.trajectory)
     task, row = recorded.task, recorded.row
-    print(f"task {task.id} of {task.env}, seed {task.seed}, episode {recorded.index}")
+    print(shown(f"task {task.id} of {task.env}, seed {task.seed}, episode {recorded.index}"))
     again = sample_again(recorded, args.checkpoint) if args.sample else replay_actions(recorded)
     now = next((t for t in again.trajectories if t.episode_index == recorded.index), again.trajectories[0])
     print(f"played again: {again.how}")
@@ -67,15 +68,15 @@ def _play_again(args: argparse.Namespace) -> int:
         ("turns", len(row["turn_start"]), len(now.turns)),
         ("tokens", len(row["token_ids"]), now.num_tokens),
     ):
-        print(f"{name:10s}{old!s:>12s}{new!s:>12s}")
+        print(shown(f"{name:10s}{old!s:>12s}{new!s:>12s}"))
     if now.error:
-        print(now.error)
+        print(shown(str(now.error)))
     if again.difference is None:
         print("every message, token and reward is as recorded")
     else:
-        print(f"first difference: {again.difference.where}")
-        print(f"  recorded: {again.difference.recorded}")
-        print(f"  now:      {again.difference.now}")
+        print(shown(f"first difference: {again.difference.where}"))
+        print(shown(f"  recorded: {again.difference.recorded}"))
+        print(shown(f"  now:      {again.difference.now}"))
     print(f"kept in {again.file}; its page in asyncrl monitor shows both")
     return int(again.difference is not None and not args.sample)
 

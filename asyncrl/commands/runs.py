@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.console import shown
 from asyncrl.credentials import JOINS, join_credentials, stored_credentials
 from asyncrl.errors import ConfigError
 
@@ -185,4 +186,4 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
     """Print columns; a reader of the output gets whole lines, whatever the width of a terminal."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(shown("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))

@@ -75,14 +75,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "policy version of the model the run starts from (0)",
     },
     "--weights-dir": {"type": Path, "help": "folder of the published weights"},
-    "--lent": {
-        "action": "store_true",
-        "help": "stand on the trainer's GPUs and sample only while it waits (placement.lent)",
-    },
-    "--prefill": {
-        "action": "store_true",
-        "help": "compute prompts for the engines that decode (engine.prefill)",
-    },
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
     "--replica": {
         "default": "",
@@ -96,17 +88,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "folder of the global weights and the outer optimizer, from which a service that ended goes on",
     },
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
-    "--explorers": {
-        "nargs": "*",
-        "default": [],
-        "metavar": "URL",
-        "help": "addresses of the engines that play candidates (rollout.explore)",
-    },
-    "--explorer": {
-        "action": "store_true",
-        "default": False,
-        "help": "compute as engine.explorers_quantization says: an engine that plays candidates",
-    },
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
     "--main-buffer": {
         "default": "",
@@ -118,11 +99,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": 0,
         "metavar": "N",
         "help": "of an exploiter: versions after which it joins the population at the latest",
-    },
-    "--turns": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": "folder of the locks of trainers that use the same GPUs by turns (placement.trainers_by_turns)",
     },
     "--old-policy": {
         "default": "",
@@ -270,7 +246,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
     job, credentials = fetch_job(args.join, credentials.bearer("buffer"), args.role, args.name)
     args.model, args.buffer = args.model or job.model, args.join
-    args.engines, args.explorers, args.env = job.engines, job.explorers, job.envs
+    args.engines, args.env = job.engines, job.envs
     if args.role == "env" and not env_services(job.config):
         raise ConfigError(
             "serve env --join: this run's sessions are in its rollout workers; start it with env.services=1, so that "

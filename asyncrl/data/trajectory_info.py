@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asyncrl.data.fields import MAX_NUMBER, Fields, check_text
+from asyncrl.data.fields import MAX_NUMBER, check_text
 from asyncrl.errors import InputError
-from asyncrl.generation import Prefilled
 from asyncrl.types import (
     ANSWER_IDS,
-    EXPLORED,
     EXTRACTED,
     GREEDY_REWARD,
+    MAX_EXTRACTED,
     MAX_GROUP_SIZE,
     MAX_REWARD,
     MAX_TRAJECTORY_TOKENS,
     OPPONENT,
-    PREFILLS,
     SEEDED,
 )
 
@@ -78,26 +76,10 @@ def _answer(value: Any, where: str) -> None:
         _TOKEN(item, f"{where}[{index}]")
 
 
-def _prefills(value: Any, where: str) -> None:
-    """Counts by outcome of `generation.Prefilled`."""
-    fields = Fields(value, where)
-    for outcome in Prefilled:
-        if fields.has(str(outcome)):
-            fields.integer(str(outcome), low=0)
-    fields.close()
-
-
-def _explored(value: Any, where: str) -> None:
-    """See `rollout.exploring.compared`."""
-    fields = Fields(value, where)
-    fields.integer("candidates", low=0)
-    fields.integer("tokens", low=0)
-    fields.take("contrast", bool)
-    fields.optional_bool("same_tokens")
-    reward = fields.take("reward", type(value["reward"])) if "reward" in value else 0.0
-    fields.close()
-    if reward is not None:
-        _real(MAX_REWARD)(reward, f"{where}.reward")
+def _extracted(value: Any, where: str) -> None:
+    check_text(value, where)
+    if len(value) > MAX_EXTRACTED:
+        raise InputError(f"{where} must have at most {MAX_EXTRACTED} characters, got {len(value)}")
 
 
 _COUNT, _TOKEN = _whole(2**53), _whole(MAX_TOKEN_ID)
@@ -109,22 +91,20 @@ _INFO: Mapping[str, Check] = {
     "attempts": _COUNT,
     "branch": _COUNT,
     "branch_of": _INDEX,
-    "branch_token": _PLACE,
     "branch_turn": _PLACE,
     "branches": _COUNT,
     "cached_tokens": _COUNT,
     "call_branch": _COUNT,
     "call_turn": _PLACE,
     "called_by": _name,
-    EXPLORED: _explored,
-    EXTRACTED: _name,
+    EXTRACTED: _extracted,
     GREEDY_REWARD: _real(MAX_REWARD),
     "hint_turns": _PLACE,
+    "housekeeping": _flag,
     "history_forks": _COUNT,
     "history_matches": _flag,
     "of_task": _name,
     OPPONENT: _version_or_name,
-    PREFILLS: _prefills,
     "replay": _name,
     "rollout": _INDEX,
     SEEDED: _COUNT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from asyncrl.env.protocol import Action, Env
 from asyncrl.errors import ConfigError
@@ -31,6 +31,8 @@ class AgentTasks(Env):
         tasks: str = "",
         task_config: dict[str, Any] | None = None,
         max_running: int = 0,
+        max_trajectories: int = 0,
+        response_format: Literal["ignore", "refuse"] = "ignore",
     ) -> None:
         super().__init__(task)
         if not tasks:

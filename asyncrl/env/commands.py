@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.config import parse_value
+from asyncrl.console import shown
 from asyncrl.env.check import TASKS, check_env, end_launcher
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, ToolCall
 from asyncrl.env.registry import ENVS, load_env
 from asyncrl.errors import ConfigError
+from asyncrl.rows.known_sets import known_sets
 from asyncrl.types import Message, Task
 
 EXAMPLE = "GuessNumber"
@@ -99,6 +101,9 @@ def _list() -> int:
         first_line = (env_class.__doc__ or "").strip().splitlines()[0]
         missing = _missing(env_class)
         print(f"{name:{width}s}{first_line}" + (f" [needs {missing}]" if missing else ""))
+    print("\nknown data sets, whose names stand for an environment, too (docs/data.md):")
+    for name, found in known_sets().items():
+        print(f"{name:{width}s}{found.about} ({found.licence})")
     return 0
 
 
@@ -142,7 +147,7 @@ def _check(names: Sequence[str], everything: bool, config: dict[str, Any], tasks
             continue
         for finding in check_env(name, config, tasks or getattr(env_class, "check_tasks", TASKS)):
             failed += not finding.ok
-            print(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}")
+            print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"))
     return 1 if failed or not (names or everything) else 0
 
 
@@ -216,7 +221,7 @@ def _read() -> str:
 
 def _show(messages: list[Message]) -> None:
     for message in messages:
-        print(f"[{message['role']}] {message['content']}")
+        print(shown(f"[{message['role']}] {message['content']}"))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import inspect
 import json
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from asyncrl.agent_time import SHARE
 from asyncrl.config import Config
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
@@ -104,11 +106,17 @@ def check_provided(name: str, config: Mapping[str, Any], needed: Mapping[str, st
 
 
 def check_environment(
-    name: str, config: Mapping[str, Any], task: Task, where: str = "env.config", fails: bool = False
+    name: str,
+    config: Mapping[str, Any],
+    task: Task,
+    where: str = "env.config",
+    fails: bool = False,
+    step_timeout_s: float = math.inf,
 ) -> bool:
     """Make an environment for `task` and close it; return whether it, or one inside it, offers tools.
 
-    Raises `ConfigError` if it refuses its settings.
+    Raises `ConfigError` if it refuses its settings, or allows what the agent starts more time than a step of
+    `step_timeout_s` has for it.
 
     fails: raise `EpisodeError`, too, where its constructor fails.
 
@@ -120,18 +128,28 @@ def check_environment(
     offered = False
     for inner_where, inner_name, inner_config in inner:
         first = first_task(inner_name, inner_config, "train", inner_where)
-        offered = check_environment(inner_name, inner_config, first, inner_where) or offered
+        inside = check_environment(
+            inner_name, inner_config, first, inner_where, step_timeout_s=step_timeout_s
+        )
+        offered = inside or offered
     if inner or name in ELSEWHERE:
         return offered
     backend = dict({p.name: p.default for p in _parameters(env_class.__init__)}, **config).get("sandbox")
     try:
-        return asyncio.run(_make(env_class, name, dict(config), task, backend))
+        offers_tools, least_s = asyncio.run(_make(env_class, name, dict(config), task, backend))
     except InputError as error:
         raise ConfigError(f"{error} (tried on task {task.id!r})") from error
     except EpisodeError:
         if fails:
             raise
         return bool(env_class.tools)
+    if least_s > step_timeout_s:
+        raise ConfigError(
+            f"env.step_timeout_s: must be at least {math.ceil(least_s)} with the time limits of {name!r} ({where}, or "
+            f"what task {task.id!r} says), got {step_timeout_s:g}; what the agent starts in a step gets "
+            f"{SHARE:.0%} of it. Raise it, or lower the limits"
+        )
+    return offers_tools
 
 
 def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "env.config") -> Task:
@@ -146,14 +164,18 @@ def first_task(name: str, config: Mapping[str, Any], split: str, where: str = "e
     return found
 
 
-async def _make(env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any) -> bool:
+async def _make(
+    env_class: type[Env], name: str, config: dict[str, Any], task: Task, backend: Any
+) -> tuple[bool, float]:
+    """Return whether the environment offers tools, and the least limit of a step that it needs, in seconds."""
     if isinstance(backend, str):
         # Environments that run code have a setting of this name for their sandbox.
         await choose(backend)
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
         await calls.construct(task, config, RESET_TIMEOUT_S)
-        return bool(calls.env.tools)
+        # An environment of another library may be no `Env`.
+        return bool(calls.env.tools), float(getattr(calls.env, "least_step_s", lambda: 0.0)())
     finally:
         with contextlib.suppress(Exception):
             await calls.close(CLOSE_TIMEOUT_S)

@@ -139,6 +139,11 @@ class Env:
         """
         return None
 
+    def least_step_s(self) -> float:
+        """Return the least `env.step_timeout_s` with which what the agent starts in a step may take as long as the
+        settings allow it to (`asyncrl.agent_time.needed_s`); 0.0 where nothing is started."""
+        return 0.0
+
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
         """Return the opening messages (system, user)."""
         raise NotImplementedError

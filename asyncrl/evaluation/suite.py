@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from asyncrl.config import expanded
 from asyncrl.config_sections import Section
 from asyncrl.env.config_check import check_settings
 from asyncrl.env.registry import load_env
@@ -42,7 +43,7 @@ OPENED = 2
 """Tasks of a part whose opening messages enter its digest."""
 DIGEST_CHARS = 16
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+Name = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 
 
 class SuitePart(Section):
@@ -141,7 +142,11 @@ def load_suite(given: str) -> Suite:
         env = part.env or importer(part.format, f"{path}: parts.{name}.format").ENV
         load_env(env, f"{path}: parts.{name}.env")
         check_settings(env, part.config, f"{path}: parts.{name}.config")
-        file = str((path.parent / part.file).absolute()) if part.file else ""
+        file = (
+            str((path.parent / expanded(f"{path}: parts.{name}.file", part.file)).absolute())
+            if part.file
+            else ""
+        )
         parts[name] = part.model_copy(update={"env": env, "file": file})
     return suite.model_copy(update={"parts": parts})
 

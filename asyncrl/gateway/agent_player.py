@@ -9,18 +9,21 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from asyncrl.chat.renderer import sampling_seed
 from asyncrl.data.codec import task_to_map
 from asyncrl.errors import AsyncRLError
 from asyncrl.gateway.agents import Agent, OpenEpisode, Report
+from asyncrl.gateway.export import MAX_TRAJECTORIES
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.recorded_episode import EpisodeSpec, finish_body
 from asyncrl.rollout.player import EpisodeRequest, failed_episode
 from asyncrl.types import FailureClass, Status, Trajectory
 
 MAX_RUNNING = 64
+AGENT_ERROR = "agent_error"
+"""Component of the reward that says that the agent ended its episode itself, as where an environment says so."""
 GRACE_S = 5.0
 """How long before the episode's deadline its agent is ended, so that its result is still read."""
 
@@ -85,6 +88,10 @@ class AgentSettings:
     max_calls: int = 0
     max_running: int = MAX_RUNNING
     """Agents at once."""
+    max_trajectories: int = MAX_TRAJECTORIES
+    """Of one episode."""
+    response_format: Literal["ignore", "refuse"] = "ignore"
+    """What becomes of calls that ask for JSON of a schema."""
 
 
 class AgentPlayer:
@@ -119,6 +126,8 @@ class AgentPlayer:
             seed=None if seed is None else sampling_seed(seed, task.id, index, 0),
             min_version=request.min_version,
             order=request.order,
+            max_trajectories=settings.max_trajectories,
+            response_format=settings.response_format,
         )
         episode = await self.host.open(spec)
         report: Report | None = None
@@ -130,15 +139,16 @@ class AgentPlayer:
             if report is None:
                 # Cancelled: what the agent still asks for must not be sampled.
                 await self.host.finish(episode.id)
-        status, failure, error = outcome(report, await self.host.describe(episode.id))
+        ended = outcome(report, await self.host.describe(episode.id))
+        failure = ended.failure
         trajectories, _ = await self.host.finish(
             episode.id,
             reward=report.reward or 0.0,
-            components=report.components,
-            success=report.success,
-            status=status,
+            components={**report.components, **({AGENT_ERROR: 1.0} if ended.gave_up else {})},
+            success=False if ended.gave_up else report.success,
+            status=ended.status,
             failure=failure,
-            error=error,
+            error=ended.error,
         )
         wall_s = time.monotonic() - start
         timed = tuple(
@@ -148,21 +158,42 @@ class AgentPlayer:
         return timed[:1] if failure is not None else timed
 
 
-def outcome(report: Report, episode: dict[str, Any]) -> tuple[Status | None, FailureClass | None, str]:
-    """Say how an episode ended, from the agent's report and the gateway's view. None leaves it to the gateway.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an episode ended; no status leaves it to the gateway."""
 
-    An agent that breaks down because a call was refused for a limit has a truncated episode. If no engine could serve
-    it, infrastructure failed the episode; for any other reason its environment did, which is the agent itself. An agent
-    that reports no reward has broken its contract.
+    status: Status | None = None
+    failure: FailureClass | None = None
+    error: str = ""
+    gave_up: bool = False
+    """Whether the agent ended the episode itself without a verdict, which earns nothing."""
+
+
+def outcome(report: Report, episode: dict[str, Any]) -> Outcome:
+    """Say how an episode ended, from the agent's report and the gateway's view.
+
+    What the agent did is an outcome, and trained: an exit code, its deadline, a limit it ran into, with the reward that
+    was reported, or none. Otherwise a policy could leave every task that it is losing. It failed where nothing can be
+    said of the policy: no call was ever answered, an engine could not serve the last one, the agent was killed or could
+    not be started, its function raised an error, or it ended well and reported no reward, against its contract.
     """
-    counters = episode["counters"]
-    if report.problem:
-        if episode["limit"]:
-            return Status.TRUNCATED, None, episode["limit"]
-        lost = counters.get("infrastructure_errors", 0) > 0
-        failure = FailureClass.INFRASTRUCTURE if lost else FailureClass.ENVIRONMENT
-        return Status.FAILED, failure, f"agent: {report.problem}"
-    if report.reward is None and not counters.get("rewards", 0):
+    answered, limit = episode["calls"] > 0, episode["limit"] or episode["cut"]
+    judged = report.reward is not None or bool(episode["counters"].get("rewards", 0))
+    problem = f"agent: {report.problem}"
+    if not report.problem:
+        if judged:
+            return Outcome()
         error = "agent: reported no reward, neither at its end nor over HTTP"
-        return Status.FAILED, FailureClass.ENVIRONMENT, error
-    return None, None, ""
+        return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, error)
+    if episode["lost"]:
+        return Outcome(Status.FAILED, FailureClass.INFRASTRUCTURE, problem)
+    if answered and report.end == "deadline" and (judged or not episode["running"]):
+        return Outcome(Status.TRUNCATED, None, problem, gave_up=not judged)
+    if answered and report.end in ("exit", "raised") and limit:
+        return Outcome(Status.TRUNCATED, None, limit, gave_up=not judged)
+    if answered and report.end == "exit":
+        return Outcome(Status.FINISHED, None, problem, gave_up=not judged)
+    if not answered and limit:
+        return Outcome(Status.TRUNCATED, None, limit)
+    refusal = f"; its last call was refused: {episode['refusal']}" if episode["refusal"] else ""
+    return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, problem + refusal)

@@ -10,9 +10,9 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from asyncrl.env.hosting.threads import SessionThread
@@ -58,6 +58,12 @@ class OpenEpisode:
         return urlsplit(self.url).hostname or ""
 
 
+End = Literal["", "exit", "deadline", "raised", "killed", "not started"]
+"""How an agent ended: "exit" by an exit code of its own, "killed" by a signal from outside."""
+NOT_ITS_OWN = (126, 127)
+"""Exit codes by which a shell says that a program cannot be started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What an agent reported at its end."""
@@ -68,6 +74,8 @@ class Report:
     components: dict[str, float] = field(default_factory=dict)
     problem: str = ""
     """Why it failed: its exit code and last output, or its deadline."""
+    end: End = ""
+    """How it ended where there is a problem."""
 
 
 class Agent(Protocol):
@@ -104,19 +112,23 @@ class CommandAgent:
         try:
             command = await Command.start(self.command, environment, self.cwd)
         except OSError as error:
-            return Report(problem=f"{self.command[0]}: cannot be started: {error}")
+            return Report(problem=f"{self.command[0]}: cannot be started: {error}", end="not started")
         try:
             async with asyncio.timeout(timeout_s):
                 given = json.dumps({**task, "reward_key": episode.reward_key})
                 code = await command.run(given.encode() + b"\n")
         except TimeoutError:
-            return Report(problem=f"the agent did not end within {timeout_s:g} s")
+            found = parse_report(_last_object(bytes(command.out)))
+            return replace(found, problem=f"the agent did not end within {timeout_s:g} s", end="deadline")
         finally:
             await command.end()
         report = parse_report(_last_object(bytes(command.out)))
         if code != 0:
             words = command.err.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
-            return Report(report.reward, report.success, report.components, f"exit code {code}: {words}")
+            # A shell reports the signal that ended its command as 128 and its number.
+            killed = code < 0 or code > 128
+            end: End = "killed" if killed else "not started" if code in NOT_ITS_OWN else "exit"
+            return Report(report.reward, report.success, report.components, f"exit code {code}: {words}", end)
         return report
 
 
@@ -180,11 +192,11 @@ class CallableAgent:
 
 
 def _too_slow(timeout_s: float) -> Report:
-    return Report(problem=f"the agent did not end within {timeout_s:g} s")
+    return Report(problem=f"the agent did not end within {timeout_s:g} s", end="deadline")
 
 
 def _raised(error: BaseException) -> Report:
-    return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS])
+    return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="raised")
 
 
 def load_agent(config: Mapping[str, Any]) -> Agent:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,14 +19,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from asyncrl.errors import AsyncRLError, InfrastructureError, InputError, UnavailableError
 from asyncrl.gateway.body import read_body
 from asyncrl.gateway.chat import ChatFormat
+from asyncrl.gateway.client_headers import read_client_headers
 from asyncrl.gateway.completions import CompletionFormat
-from asyncrl.gateway.exchange import MODEL, ApiRequest, Done, Event, Format, Stream, encode_event
+from asyncrl.gateway.exchange import COMMENT, MODEL, ApiRequest, Done, Event, Format, Stream, encode_event
 from asyncrl.gateway.messages import MessagesFormat, read_messages_history
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.prefixes import render_whole
 from asyncrl.gateway.recorded_episode import Episode, EpisodeEnded
 from asyncrl.gateway.responses import ResponsesFormat
 from asyncrl.gateway.sampling import ContextTooLong, Prepared, Sampled
+from asyncrl.gateway.shown_parts import shown_parts
 from asyncrl.together import together
 
 T = TypeVar("T")
@@ -38,6 +40,8 @@ CALLER_HEADER = b"x-asyncrl-caller"
 """Id of the tool call that started the sub-agent that asks, or of the answer that holds it."""
 TTL_HEADER = b"x-asyncrl-ttl-s"
 """Seconds until the conversation continues, if the agent knows."""
+PING_S = 15.0
+"""Codex, Claude Code and opencode hang up after 300 s without a sign, and ask again for ever; proxies do so earlier."""
 REWARD_PATH = "/asyncrl/v1/reward"
 FORMATS: dict[str, Format] = {
     "/v1/chat/completions": ChatFormat(),
@@ -47,6 +51,10 @@ FORMATS: dict[str, Format] = {
 }
 
 
+class BrokenAnswer(Exception):
+    """An answer whose head has been sent cannot be finished; the server closes the connection."""
+
+
 class ClientGone(Exception):
     """The client closed its connection before the answer."""
 
@@ -54,8 +62,10 @@ class ClientGone(Exception):
 class AgentApi:
     """ASGI middleware: answers `/v1/...` and the episode's reward route, passes on everything else."""
 
-    def __init__(self, app: ASGIApp, episodes: Episodes, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, episodes: Episodes, max_body_bytes: int, ping_s: float = 0.0) -> None:
+        """ping_s: the longest that an answer which is being sampled stays silent; 0 for `PING_S`."""
         self.app = app
+        self.ping_s = ping_s or PING_S
         self.episodes = episodes
         self.sampler = episodes.sampler
         self.max_body_bytes = max_body_bytes
@@ -99,6 +109,10 @@ class _Call:
         self.episode: Episode | None = None
         self.stream: Stream | None = None
         """Set once a streamed answer has begun: what goes wrong then is an event."""
+        self.begun = False
+        """Whether the head of a whole answer has been sent, with its status, to keep the connection alive."""
+        self.unshown: tuple[str, ...] = ()
+        """Parts of the messages that the model cannot read."""
 
     async def answer(self) -> None:
         if self.path == REWARD_PATH:
@@ -112,10 +126,11 @@ class _Call:
         elif self.method != "POST":
             await self.refuse(405, "only POST is allowed")
         elif self.path == "/v1/messages/count_tokens":
-            ids = render_whole(self.api.sampler.renderer, read_messages_history(await self._body()))
+            history = read_messages_history(await self._shown_body())
+            ids = render_whole(self.api.sampler.renderer, history)
             await self.reply(200, {"input_tokens": len(ids)})
         elif self.path in FORMATS:
-            await self._complete(episode, self._hinted(self.format.read(await self._body(), episode)))
+            await self._complete(episode, self._hinted(self.format.read(await self._shown_body(), episode)))
         else:
             await self.refuse(404, f"no route {self.path}; there are {', '.join(FORMATS)} and /v1/models")
 
@@ -141,7 +156,9 @@ class _Call:
         if request.stream:
             await self._stream(episode, request, prepared[0])
             return
-        answered = await self._unless_gone(together(sampler.sample(one) for one in prepared))
+        answered = await self._unless_gone(
+            together(sampler.sample(one) for one in prepared), self._keep_alive
+        )
         bodies = []
         for one, answers in zip(prepared, answered, strict=True):
             sampler.record(one, answers)
@@ -156,11 +173,13 @@ class _Call:
         self.stream = stream
         await self._events(stream.opening())
         grown: asyncio.Queue[str] = asyncio.Queue()
+        live = request.live and sampler.reading(request.sampling.template).split is None
+
+        async def ping() -> None:
+            await self._events(stream.ping(), comment=True)
 
         async def sample() -> list[Sampled]:
-            running = asyncio.ensure_future(
-                sampler.sample(prepared, grown.put_nowait if request.live and sampler.split is None else None)
-            )
+            running = asyncio.ensure_future(sampler.sample(prepared, grown.put_nowait if live else None))
             running.add_done_callback(lambda _: grown.put_nowait(""))
             try:
                 while delta := await grown.get():
@@ -169,17 +188,26 @@ class _Call:
             finally:
                 running.cancel()
 
-        answers = await self._unless_gone(sample())
+        answers = await self._unless_gone(sample(), ping)
         sampler.record(prepared, answers)
         await self._events(stream.closing(Done(request, prepared, answers, sampler.renderer)), last=True)
 
-    async def _unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`. Raises `ClientGone`, and ends the work, when the client disconnects first."""
+    async def _unless_gone(
+        self, work: Coroutine[Any, Any, T], silent: Callable[[], Coroutine[Any, Any, None]]
+    ) -> T:
+        """Await `work`, and `silent` whenever it has lasted so long again.
+
+        Raises `ClientGone`, and ends the work, when the client disconnects first.
+        """
         # The body has been read, so the next message is the end of the connection.
         gone = asyncio.ensure_future(self.receive())
         running = asyncio.ensure_future(work)
         try:
-            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {running, gone}
+            while not (
+                await asyncio.wait(waited, timeout=self.api.ping_s, return_when=asyncio.FIRST_COMPLETED)
+            )[0]:
+                await silent()
             if not running.done():
                 raise ClientGone
             return running.result()
@@ -189,8 +217,19 @@ class _Call:
                 running.cancel()
                 await asyncio.wait({running})
 
+    async def _keep_alive(self) -> None:
+        """Send a blank, which may stand before JSON, and before the first one the head of the answer."""
+        if not self.begun:
+            self.begun = True
+            headers = [(b"content-type", b"application/json")]
+            await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.body", "body": b" ", "more_body": True})
+
     async def reply(self, status: int, body: dict[str, Any]) -> None:
         raw = json.dumps(body, separators=(",", ":")).encode()
+        if self.begun:
+            await self.send({"type": "http.response.body", "body": raw})
+            return
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": raw})
@@ -199,19 +238,28 @@ class _Call:
         if self.stream is not None:
             await self._events(self.stream.failure(status, message), last=True)
             return
+        if self.begun and status >= 500:
+            # The head has said 200. A connection that breaks is asked again, as this status would be.
+            raise BrokenAnswer(message)
+        if self.episode is not None:
+            self.episode.refusal = f"{self.path}: {status}: {message}"[:500]
         # Messages may quote what a client sent; UTF-8 cannot carry half a surrogate pair.
         message = message.encode("utf-8", "replace").decode()
         await self.reply(status, self.format.error(status, message, code))
 
-    async def _events(self, events: list[Event], last: bool = False) -> None:
-        body = b"".join(encode_event(event) for event in events)
+    async def _events(self, events: list[Event], last: bool = False, comment: bool = False) -> None:
+        """Send events; `comment`: a comment where there are none."""
+        body = b"".join(encode_event(event) for event in events) or (COMMENT if comment else b"")
         await self.send({"type": "http.response.body", "body": body, "more_body": not last})
 
     def _hinted(self, request: ApiRequest) -> ApiRequest:
-        agent = self.headers.get(AGENT_HEADER, b"").decode("latin-1")[:200]
+        client = read_client_headers(self.headers)
+        agent = self.headers.get(AGENT_HEADER, b"").decode("latin-1")[:200] or client.agent
         ttl_s = _seconds(self.headers.get(TTL_HEADER))
         caller = self.headers.get(CALLER_HEADER, b"").decode("latin-1")[:200]
-        hints = {"agent": agent, "caller": caller, "ttl_s": ttl_s, "id_prefix": self.format.id_prefix}
+        hints: dict[str, Any] = {"agent": agent, "caller": caller, "ttl_s": ttl_s}
+        hints |= {"thread": client.thread, "caller_thread": client.caller_thread, "program": client.program}
+        hints |= {"id_prefix": self.format.id_prefix, "ignored": (*request.sampling.ignored, *self.unshown)}
         return replace(request, sampling=replace(request.sampling, **hints))
 
     def _key(self) -> str:
@@ -221,6 +269,13 @@ class _Call:
             if bearer[:7].lower() == "bearer "
             else self.headers.get(b"x-api-key", b"").decode("latin-1")
         )
+
+    async def _shown_body(self) -> dict[str, Any]:
+        """The body of a request, with texts for the parts of messages that the model cannot read."""
+        body, self.unshown = shown_parts(
+            await self._body(), self.api.sampler.renderer.image_processor is not None
+        )
+        return body
 
     async def _body(self) -> dict[str, Any]:
         chunks, size, more = [], 0, True

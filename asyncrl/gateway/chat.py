@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.gateway.chat_history import read_chat_history
+from asyncrl.gateway.chat_history import ChatHistory, read_chat_history
 from asyncrl.gateway.decoding import (
     MAX_TOP_LOGPROBS,
     NOT_KEPT,
     read_decoding,
     read_format,
+    read_template_options,
     refuse_recorded,
 )
 from asyncrl.gateway.exchange import (
@@ -26,6 +27,7 @@ from asyncrl.gateway.fields import MAX_N, ignored, integer, number, refuse, stop
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
+from asyncrl.gateway.wire_tools import CUSTOM, CUSTOM_INPUT, WireTools, read_chat_tools
 from asyncrl.types import Decoding
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -58,6 +60,7 @@ def read_sampling(
         seed=seed,
         decoding=decoding,
         parse_tools=body.get("tool_choice") != "none",
+        template=read_template_options(body),
         ignored=dropped,
     )
 
@@ -79,21 +82,27 @@ class ChatFormat:
             refuse_recorded(episode, "top_logprobs", NOT_KEPT)
             if not body.get("logprobs"):
                 raise InputError("top_logprobs: needs logprobs to be true")
-        tools = body.get("tools") if body.get("tool_choice") != "none" else None
-        schema = read_format(body.get("response_format"), "response_format", True, episode, tools)
+        wanted = body.get("tools") if body.get("tool_choice") != "none" else None
+        schema, plain = read_format(body.get("response_format"), "response_format", True, episode, wanted)
         decoding, dropped = read_decoding(body, episode, schema, top or None)
+        tools = read_chat_tools(body.get("tools"))
+        unused = (*dropped, *plain, *tools.dropped, *ignored(body, _IGNORED))
+        continued = flag(body, "continue_final_message")
+        history = read_chat_history(body.get("messages"), tools.functions, continued)
+        _check_continued(body, continued, history)
         return ApiRequest(
             body,
-            read_sampling(body, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding),
-            history=read_chat_history(body.get("messages"), body.get("tools")),
+            read_sampling(body, episode, limit, unused, decoding),
+            history=history,
             stream=flag(body, "stream"),
+            tools=tools,
         )
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         choices = [
             {
                 "index": index,
-                "message": _message(sampled),
+                "message": _message(sampled, done.request.tools),
                 "logprobs": _logprobs(done, sampled),
                 "finish_reason": finish_reason(sampled),
             }
@@ -128,6 +137,9 @@ class ChatStream:
         self.shown += len(delta)
         return [self._chunk(0, {"content": delta})]
 
+    def ping(self) -> list[Event]:
+        return []
+
     def closing(self, done: Done) -> list[Event]:
         events: list[Event] = []
         for index, sampled in enumerate(done.answers):
@@ -136,7 +148,7 @@ class ChatStream:
                 events.append(self._chunk(index, {"reasoning_content": reasoning}))
             if rest:
                 events.append(self._chunk(index, {"content": rest}))
-            calls = _wire_calls(sampled)
+            calls = _wire_calls(sampled, self.request.tools)
             for position, call in enumerate(calls):
                 events.append(self._chunk(index, {"tool_calls": [{"index": position, **call}]}))
             last = self._chunk(index, {}, finish_reason(sampled))
@@ -174,8 +186,8 @@ def _head(request: ApiRequest, prepared: Prepared, kind: str) -> dict[str, Any]:
     return {"id": call_id(prepared.id, 0), "object": kind, "created": request.created, "model": request.model}
 
 
-def _message(sampled: Sampled) -> dict[str, Any]:
-    calls = _wire_calls(sampled)
+def _message(sampled: Sampled, tools: WireTools) -> dict[str, Any]:
+    calls = _wire_calls(sampled, tools)
     content = sampled.content or (None if calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if reasoning := sampled.message.get("reasoning_content"):
@@ -183,15 +195,25 @@ def _message(sampled: Sampled) -> dict[str, Any]:
     return {**message, "tool_calls": calls} if calls else message
 
 
-def _wire_calls(sampled: Sampled) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": wire_id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": arguments_text(call.arguments)},
-        }
-        for call, wire_id in zip(sampled.tool_calls, sampled.tool_ids, strict=True)
-    ]
+def _wire_calls(sampled: Sampled, tools: WireTools) -> list[dict[str, Any]]:
+    calls = []
+    for call, wire_id in zip(sampled.tool_calls, sampled.tool_ids, strict=True):
+        made: dict[str, Any] = {"name": call.name, "arguments": arguments_text(call.arguments)}
+        if (kind := tools.of(call.name).kind) == CUSTOM:
+            given = call.arguments.get(CUSTOM_INPUT, "")
+            made = {"name": call.name, "input": given if isinstance(given, str) else arguments_text(given)}
+        calls.append({"id": wire_id, "type": kind, kind: made})
+    return calls
+
+
+def _check_continued(body: dict[str, Any], continued: bool, history: ChatHistory) -> None:
+    """Raise `InputError` for a last message that is to be continued and cannot be."""
+    if continued and not history.prefill:
+        raise InputError(
+            "continue_final_message: the last message must be a text of the assistant, behind another message"
+        )
+    if continued and body.get("add_generation_prompt"):
+        raise InputError("continue_final_message: cannot be combined with add_generation_prompt")
 
 
 def _logprobs(done: Done, sampled: Sampled) -> dict[str, Any] | None:

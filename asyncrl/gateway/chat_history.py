@@ -26,6 +26,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES = 8192
 TEXT_PARTS = ("text", "input_text", "output_text")
 IMAGE_PARTS = ("image_url", "input_image")
+TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+"""Of JSON schema."""
 SHOWN_TO = ("user", "tool")
 """Roles whose messages may hold images."""
 
@@ -38,6 +40,8 @@ class ChatHistory:
     tools: list[dict[str, Any]]
     call_ids: list[tuple[str, ...]]
     """Per message, the ids its tool calls had on the wire."""
+    prefill: str = ""
+    """The beginning of the answer, which goes on from there."""
 
     keys: list[bytes] = field(init=False)
     """Per message, the key of the conversation up to it."""
@@ -85,8 +89,14 @@ def _digest(before: bytes, text: str) -> bytes:
     return hashlib.blake2b(before + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def read_chat_history(raw_messages: Any, raw_tools: Any) -> ChatHistory:
-    """Read messages and tools as `/v1/chat/completions` has them. Raises `InputError` naming the place."""
+def read_chat_history(
+    raw_messages: Any, tools: list[dict[str, Any]], continue_last: bool = False
+) -> ChatHistory:
+    """Read messages as `/v1/chat/completions` has them. Raises `InputError` naming the place.
+
+    tools: as chat templates take them. continue_last: the last message, if it is the assistant's and calls nothing, is
+    the beginning of the answer.
+    """
     if not isinstance(raw_messages, list) or not 0 < len(raw_messages) <= MAX_MESSAGES:
         raise InputError(f"messages: must be a list of 1 to {MAX_MESSAGES} messages")
     positions: dict[str, str] = {}
@@ -111,25 +121,10 @@ def read_chat_history(raw_messages: Any, raw_tools: Any) -> ChatHistory:
                 message["name"] = str(raw["name"])
         messages.append(message)
         call_ids.append(tuple(ids))
-    return ChatHistory(messages, chat_tools(raw_tools), call_ids)
-
-
-def chat_tools(raw: Any) -> list[dict[str, Any]]:
-    """Read `tools` of `/v1/chat/completions`. Raises `InputError`."""
-    if raw is None:
-        return []
-    if not isinstance(raw, list):
-        raise InputError(f"tools: must be a list, got {type(raw).__name__}")
-    tools = []
-    for number, tool in enumerate(raw):
-        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        if not isinstance(function, dict):
-            raise InputError(
-                f'tools[{number}]: must be {{"type": "function", "function": {{"name": ...}}}}; '
-                "only function tools are offered"
-            )
-        tools.append(function_tool(function, f"tools[{number}].function", "parameters"))
-    return tools
+    last = messages[-1]
+    if not continue_last or last["role"] != "assistant" or last.get("tool_calls") or len(messages) == 1:
+        return ChatHistory(messages, tools, call_ids)
+    return ChatHistory(messages[:-1], tools, call_ids[:-1], last["content"])
 
 
 def function_tool(raw: dict[str, Any], where: str, schema_field: str) -> dict[str, Any]:
@@ -138,6 +133,7 @@ def function_tool(raw: dict[str, Any], where: str, schema_field: str) -> dict[st
     Raises `InputError` naming the field below `where`.
     """
     name, description, parameters = raw.get("name"), raw.get("description"), raw.get(schema_field)
+    parameters = _whole_schema(parameters)
     try:
         check_function(name, description, where)
         check_parameters(parameters, f"{where}.{schema_field}")
@@ -145,8 +141,26 @@ def function_tool(raw: dict[str, Any], where: str, schema_field: str) -> dict[st
         raise InputError(str(error)) from None
     schema = dict(parameters or {"type": "object"})
     schema["properties"] = schema.get("properties") or {}
+    if schema.get("required", ()) is None:
+        del schema["required"]
     function = {"name": name, "description": str(description or ""), "parameters": schema}
     return {"type": "function", "function": function}
+
+
+def _whole_schema(parameters: Any) -> Any:
+    """Return the schema of a tool's arguments with one for each property that its client only names the type of."""
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    if not isinstance(properties, dict) or all(isinstance(one, dict | bool) for one in properties.values()):
+        return parameters
+    whole = {
+        name: ({"type": one} if one in TYPES else {})
+        if isinstance(one, str)
+        else {}
+        if isinstance(one, list)
+        else one
+        for name, one in properties.items()
+    }
+    return {**parameters, "properties": whole}
 
 
 def text_of(content: Any, where: str) -> str:
@@ -188,9 +202,14 @@ def _shows(part: Any) -> bool:
 
 
 def read_arguments(raw: Any) -> Any:
-    """Arguments of a call as an object; what is no JSON, or more than the model's own calls may hold, stays text."""
+    """Arguments of a call as an object; what is no JSON, or more than the model's own calls may hold, stays text.
+
+    Calls without arguments come as "", null or "null".
+    """
     if not isinstance(raw, str):
         return raw if isinstance(raw, dict) else {}
+    if raw.strip() in ("", "null"):
+        return {}
     try:
         arguments = json.loads(raw)
         check_portable(arguments, MAX_DEPTH)
@@ -214,6 +233,8 @@ def _tool_calls(raw: Any, where: str, ids: list[str], positions: dict[str, str])
     calls = []
     for position, call in enumerate(raw):
         function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(call, dict) and isinstance(custom := call.get("custom"), dict):
+            function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise InputError(f"{where}[{position}]: must have a function with a name")
         made = tool_call(position, function["name"], read_arguments(function.get("arguments")))

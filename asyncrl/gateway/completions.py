@@ -41,8 +41,9 @@ class CompletionFormat:
             refuse_recorded(episode, "logprobs above 1", NOT_KEPT)
         # What is asked for with 0 are log-probabilities of the prompt; engines sample one token at least.
         limit = max(1, integer(body, "max_tokens", DEFAULT_MAX_TOKENS, 0 if echo else 1))
-        schema = read_format(body.get("response_format"), "response_format", True, episode, None)
+        schema, plain = read_format(body.get("response_format"), "response_format", True, episode, None)
         decoding, dropped = read_decoding(body, episode, schema, wanted, echo)
+        dropped = (*dropped, *plain)
         stream, prompts = flag(body, "stream"), _prompts(body.get("prompt"))
         if len(prompts) > 1:
             refuse_recorded(episode, "prompt: several", "each call of it is one turn")
@@ -97,6 +98,9 @@ class CompletionStream:
         self.shown += len(delta)
         choice = {"index": 0, "text": delta, "logprobs": None, "finish_reason": None}
         return [("", {**self.head, "choices": [choice]})]
+
+    def ping(self) -> list[Event]:
+        return []
 
     def closing(self, done: Done) -> list[Event]:
         events: list[Event] = []

@@ -12,6 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.gateway.chat_history import ChatHistory
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampling import Prepared, Sampled, Sampling
+from asyncrl.gateway.wire_tools import WireTools
 
 MODEL = "policy"
 """The one model a gateway serves; whatever name a client asks for is answered under that name."""
@@ -33,6 +34,8 @@ class ApiRequest:
     """Seconds since 1970."""
     items: tuple[dict[str, Any], ...] = ()
     """All items of a `/v1/responses` conversation so far."""
+    tools: WireTools = field(default_factory=WireTools)
+    """What its client calls the tools that the policy sees."""
 
     @property
     def model(self) -> str:
@@ -74,6 +77,11 @@ class Stream(Protocol):
 
     def opening(self) -> list[Event]: ...
     def text(self, delta: str) -> list[Event]: ...
+
+    def ping(self) -> list[Event]:
+        """What says that the answer is still on its way; no events for a comment, which every client skips."""
+        ...
+
     def closing(self, done: Done) -> list[Event]: ...
     def failure(self, status: int, message: str) -> list[Event]: ...
 
@@ -103,6 +111,10 @@ class Format(Protocol):
     def too_long(self, num_tokens: int, limit: int) -> str:
         """The message for a context that leaves no room for an answer, in the words that clients look for."""
         ...
+
+
+COMMENT = b": still sampling\n\n"
+"""Bytes of a server-sent stream that are no event."""
 
 
 def encode_event(event: Event) -> bytes:

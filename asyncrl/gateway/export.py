@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, images, path
 from asyncrl.generation import engines_of
-from asyncrl.types import NOT_SAMPLED, PREFILLS, FailureClass, Message, Status, Trajectory, Turn
+from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +26,51 @@ class Verdict:
     success: bool | None = None
 
 
+MAX_TRAJECTORIES = 64
+"""Of an episode: an agent that compacts its context again and again starts a conversation each time."""
+
+
+def main_first(tree: CallTree, most: int = MAX_TRAJECTORIES) -> tuple[list[Call], frozenset[int]]:
+    """Return the leaves in the order of their trajectories, at most so many, and the roots that are housekeeping.
+
+    First come the main agent's conversations, then those of sub-agents, last housekeeping: conversations without tools
+    beside others with tools, that no agent's call has started, such as titles, probes and summaries. Of too many the
+    first is kept and the latest of the others, housekeeping last of all.
+    """
+    with_tools = {call.root for call in tree.calls if call.tools}
+    started = {call.root for call in tree.calls if call.agent or call.caller is not None}
+    every = {call.root for call in tree.calls}
+    housekeeping = frozenset(every - with_tools - started) if with_tools else frozenset()
+
+    def place(leaf: Call) -> tuple[bool, bool, int]:
+        return leaf.root in housekeeping, leaf.root in started, leaf.root
+
+    leaves = sorted(tree.leaves(), key=place)
+    if len(leaves) <= most:
+        return leaves, housekeeping
+    kept = [leaf for leaf in leaves if leaf.root not in housekeeping] or leaves
+    return [kept[0], *kept[max(1, len(kept) - most + 1) :]], housekeeping
+
+
 def export_tree(
-    tree: CallTree, task_id: str, episode_index: int, verdict: Verdict, timing: dict[str, float]
+    tree: CallTree,
+    task_id: str,
+    episode_index: int,
+    verdict: Verdict,
+    timing: dict[str, float],
+    most: int = MAX_TRAJECTORIES,
 ) -> tuple[list[Trajectory], int]:
     """Return the trajectories of an episode and how many of their tokens differ from what the engine read.
+
+    Their order and number are those of `main_first`. Housekeeping is recorded and not trained: none of its tokens is in
+    the loss. A conversation whose last turn was cut by a limit of the run is truncated.
 
     A call shared by several branches is trained in the first; in the others its tokens are context. Each
     trajectory earns the episode's reward and the rewards of all calls on its path, shared ones included, and their
     components likewise.
     An episode without calls gives one empty trajectory, which carries its status.
     """
-    leaves = tree.leaves()
+    leaves, housekeeping = main_first(tree, most)
     owner: dict[int, int] = {}
     for number, leaf in enumerate(leaves):
         for call in path(leaf):
@@ -45,7 +78,8 @@ def export_tree(
     trajectories, drifted = [], 0
     for number, leaf in enumerate(leaves):
         calls = path(leaf)
-        owned = {call.index for call in calls if owner[call.index] == number}
+        chores = leaf.root in housekeeping
+        owned = set() if chores else {call.index for call in calls if owner[call.index] == number}
         arrays, turns = _lay_out(calls, owned)
         drifted += _drift(calls, arrays["token_ids"])
         info: dict[str, Any] = {
@@ -53,19 +87,27 @@ def export_tree(
             "branches": len(leaves),
             "cached_tokens": sum(c.generated.cached_tokens for c in calls if c.index in owned),
         }
-        if prefills := Counter(one for c in calls if c.index in owned for one in c.generated.prefills):
-            info[PREFILLS] = dict(prefills)
         if leaf.agent:
             info["agent"] = leaf.agent
-        if (caller := calls[0].caller) is not None:
+        if chores:
+            info["housekeeping"] = True
+        if (caller := calls[0].caller) is not None and caller.index in owner:
             info |= _called_from(caller, leaves, owner)
         trajectories.append(
-            _trajectory(task_id, episode_index, arrays, turns, calls, owned, verdict, timing, info)
+            _trajectory(
+                task_id, episode_index, arrays, turns, calls, owned, _of_leaf(verdict, leaf), timing, info
+            )
         )
     if not leaves:
         arrays, turns = _lay_out([], set())
         trajectories = [_trajectory(task_id, episode_index, arrays, turns, [], set(), verdict, timing, {})]
     return trajectories, drifted
+
+
+def _of_leaf(verdict: Verdict, leaf: Call) -> Verdict:
+    if not leaf.cut or verdict.status is not Status.FINISHED:
+        return verdict
+    return replace(verdict, status=Status.TRUNCATED, error=leaf.cut)
 
 
 def _called_from(caller: Call, leaves: list[Call], owner: dict[int, int]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.chat_history import ChatHistory, content_of, function_tool, read_chat_history, text_of
+from asyncrl.gateway.chat_history import ChatHistory, content_of, read_chat_history, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
 from asyncrl.gateway.exchange import ApiRequest, Done, Event, arguments_text, flag
 from asyncrl.gateway.fields import ignored, integer, stops
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
+from asyncrl.gateway.wire_tools import WireTools, read_messages_tools
 
 _IGNORED: dict[str, tuple[Any, ...]] = {
     "thinking": ({"type": "disabled"},),
@@ -43,11 +44,15 @@ class MessagesFormat:
         config = body.get("output_config") or {}
         if not isinstance(config, dict):
             raise InputError(f"output_config: must be an object, got {str(config)[:100]!r}")
-        tools = body.get("tools") if kind != "none" else None
-        schema = read_format(config.get("format"), "output_config.format", False, episode, tools)
+        wanted = body.get("tools") if kind != "none" else None
+        schema, plain = read_format(config.get("format"), "output_config.format", False, episode, wanted)
         decoding, dropped = read_decoding(body, episode, schema)
-        sampling = read_sampling(common, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding)
-        return ApiRequest(body, sampling, history=read_messages_history(body), stream=flag(body, "stream"))
+        tools = read_messages_tools(body.get("tools"))
+        unused = (*dropped, *plain, *tools.dropped, *ignored(body, _IGNORED))
+        common["chat_template_kwargs"] = body.get("chat_template_kwargs")
+        sampling = read_sampling(common, episode, limit, unused, decoding)
+        history = _history(body, tools)
+        return ApiRequest(body, sampling, history, stream=flag(body, "stream"), tools=tools)
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         sampled = done.answers[0]
@@ -83,6 +88,9 @@ class MessagesStream:
         self.shown += len(delta)
         return [*events, _delta(0, {"type": "text_delta", "text": delta})]
 
+    def ping(self) -> list[Event]:
+        return [_event("ping")]
+
     def closing(self, done: Done) -> list[Event]:
         sampled = done.answers[0]
         events: list[Event] = []
@@ -111,6 +119,11 @@ def messages_error(status: int, message: str) -> dict[str, Any]:
 
 def read_messages_history(body: dict[str, Any]) -> ChatHistory:
     """The conversation of a request. Raises `InputError` naming the field."""
+    return _history(body, read_messages_tools(body.get("tools")))
+
+
+def _history(body: dict[str, Any], tools: WireTools) -> ChatHistory:
+    """A last message of the assistant is the beginning of the answer; Claude Code sends system messages, too."""
     raw = body.get("messages")
     if not isinstance(raw, list):
         raise InputError("messages: must be a list")
@@ -120,14 +133,14 @@ def read_messages_history(body: dict[str, Any]) -> ChatHistory:
     for number, message in enumerate(raw):
         where = f"messages[{number}]"
         role = message.get("role") if isinstance(message, dict) else None
-        if role not in ("user", "assistant"):
-            raise InputError(f"{where}.role: must be user or assistant, got {str(role)[:100]!r}")
+        if role not in ("user", "assistant", "system"):
+            raise InputError(f"{where}.role: must be user, assistant or system, got {str(role)[:100]!r}")
         blocks = message.get("content")
-        if not isinstance(blocks, list):
+        if role == "system" or not isinstance(blocks, list):
             chat.append({"role": role, "content": text_of(blocks, f"{where}.content")})
         else:
             chat += (_assistant if role == "assistant" else _user)(blocks, f"{where}.content")
-    return read_chat_history(chat, _tools(body.get("tools")))
+    return read_chat_history(chat, tools.functions, continue_last=True)
 
 
 def _assistant(blocks: list[Any], where: str) -> list[dict[str, Any]]:
@@ -180,21 +193,6 @@ def _image(block: Any, where: str) -> Any:
         "type": "image_url",
         "image_url": {"url": f"data:{source.get('media_type')};base64,{source.get('data')}"},
     }
-
-
-def _tools(raw: Any) -> list[dict[str, Any]] | None:
-    if raw is None:
-        return None
-    if not isinstance(raw, list):
-        raise InputError("tools: must be a list")
-    tools = []
-    for number, tool in enumerate(raw):
-        if not isinstance(tool, dict):
-            raise InputError(f"tools[{number}]: must be an object with a name")
-        if tool.get("type", "custom") != "custom":
-            raise InputError(f"tools[{number}].type: only custom tools are offered, got {tool['type']!r}")
-        tools.append(function_tool(tool, f"tools[{number}]", "input_schema"))
-    return tools
 
 
 def _message(request: ApiRequest, prepared: Prepared) -> dict[str, Any]:

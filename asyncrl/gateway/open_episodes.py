@@ -18,6 +18,8 @@ REWARD_KEY_PREFIX = "reward-"
 EVAL_KEY_PREFIX = "eval-"
 MAX_KEYS = 1024
 """Keys without an episode at once; they do not expire."""
+MAX_COUNTERS = 1024
+"""Names among the sums; those of ignored parameters are in part the clients' words."""
 ENDED_S = 60.0
 """How long the result of an episode can be fetched again."""
 
@@ -105,7 +107,9 @@ class Episodes:
         episode.counted = True
         episode.touched = self.clock()
         self.counters["ended"] += 1
-        self.counters.update(episode.counters)
+        for name, count in episode.counters.items():
+            if name in self.counters or len(self.counters) < MAX_COUNTERS:
+                self.counters[name] += count
         self.sampler.end(episode)
 
     def drop(self, episode: Episode) -> None:

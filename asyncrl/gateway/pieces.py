@@ -27,7 +27,6 @@ def join(pieces: Sequence[Generated]) -> Generated:
         np.concatenate([p.versions for p in pieces]),
         pieces[-1].finish_reason,
         pieces[0].cached_tokens,
-        prefills=sum((p.prefills for p in pieces), ()),
         engine=common_engine(p.engine for p in pieces),
     )
 
@@ -62,7 +61,6 @@ def cut_at_stop(
         generated.cached_tokens,
         generated.top_logprobs[:low],
         generated.prompt_logprobs,
-        prefills=generated.prefills,
         engine=generated.engine,
     )
     return cut, first_stop(decode(cut.token_ids), stop)[1]

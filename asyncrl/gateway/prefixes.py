@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrl.chat.fitting import fit_messages
 from asyncrl.chat.renderer import ChatRenderer, TemplateRefused, called_names
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.gateway.chat_history import ChatHistory, extend_key
@@ -18,6 +19,8 @@ from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.gateway.tree import Call, token_ids
 from asyncrl.images import moved
 from asyncrl.types import PlacedImage
+
+NO_IDS = np.empty(0, np.int32)
 
 
 class Context(NamedTuple):
@@ -37,12 +40,17 @@ def continue_chat(
     Raises `InputError` when the chat template refuses the messages.
     """
     messages = history.messages
+    if (cut := _cut_turn(renderer, episode, history)) is not None:
+        return cut, Context(NO_IDS)
     parent, after = _longest(episode, history)
     context = None if parent is None else _rest(renderer, parent, history, after)
     if context is None:
         parent, after = None, 0
-        ids = render_whole(renderer, history)
+        ids = _whole(renderer, history)
         context = Context(ids, renderer.images(ids, messages))
+    if history.prefill:
+        begun = np.concatenate([context.ids, renderer.begin_turn(history.prefill)])
+        context = Context(begun, context.images)
     for message in messages[after:]:
         if message["role"] == "assistant" and extend_key(b"", message) in episode.sampled_keys:
             # The agent rewrote what came before, so this turn is context here, in the template's tokens.
@@ -52,7 +60,25 @@ def continue_chat(
 
 def render_whole(renderer: ChatRenderer, history: ChatHistory) -> np.ndarray:
     """Tokens of a conversation that continues nothing. [L] int32. Raises `InputError` when the template refuses it."""
-    return _render(lambda: renderer.opening(history.messages, history.tools))
+    whole = _whole(renderer, history)
+    return np.concatenate([whole, renderer.begin_turn(history.prefill)]) if history.prefill else whole
+
+
+def _whole(renderer: ChatRenderer, history: ChatHistory) -> np.ndarray:
+    fitted = fit_messages(history.messages, renderer.traits, opening=True)
+    return _render(lambda: renderer.opening(fitted, history.tools))
+
+
+def _cut_turn(renderer: ChatRenderer, episode: Episode, history: ChatHistory) -> Call | None:
+    """Return the recorded turn that a client asks to continue where it was cut; its own tokens go on then."""
+    if not history.prefill:
+        return None
+    said = {"role": "assistant", "content": history.prefill}
+    call = episode.tree.find(extend_key(history.key(), said))
+    if call is None or not len(call.generated.token_ids):
+        return None
+    exact = renderer.text(call.generated.token_ids) == history.prefill
+    return call if exact and call.generated.token_ids[-1] not in renderer.stop_token_ids else None
 
 
 def continue_text(renderer: ChatRenderer, episode: Episode, prompt: str) -> tuple[Call | None, Context]:
@@ -101,7 +127,8 @@ def _rest(renderer: ChatRenderer, parent: Call, history: ChatHistory, after: int
     """What comes after the parent's turn; None where the template writes a turn differently once more follows."""
     try:
         names = called_names(history.messages[after - 1])
-        rest = _render(lambda: renderer.observation(history.messages[after:], history.tools, names))
+        fitted = fit_messages(history.messages[after:], renderer.traits, opening=False)
+        rest = _render(lambda: renderer.observation(fitted, history.tools, names))
     except ConfigError:
         return None
     images = renderer.images(rest, history.messages[after:])

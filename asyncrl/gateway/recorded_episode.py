@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConflictError, InputError
-from asyncrl.gateway.export import Verdict, export_tree
+from asyncrl.gateway.export import MAX_TRAJECTORIES, Verdict, export_tree
 from asyncrl.gateway.tree import Call, CallTree, add_components
 from asyncrl.generation import Generated
 from asyncrl.types import MAX_GROUP_SIZE, FailureClass, Status, Trajectory
+
+MAX_COUNTERS = 256
+"""Names of counters in one episode."""
 
 
 class EpisodeEnded(ConflictError):
@@ -41,6 +44,11 @@ class EpisodeSpec(BaseModel):
     """Makes sampling repeatable: each call's seed follows from this, the task, the episode and its context."""
     min_version: int = Field(0, ge=0)
     """Oldest policy version that may sample."""
+    response_format: Literal["ignore", "refuse"] = "ignore"
+    """What becomes of a call that asks for JSON of a schema: it is sampled plainly and counted, or refused. A mask
+    would make the trainer's log-probabilities wrong."""
+    max_trajectories: int = Field(MAX_TRAJECTORIES, ge=1)
+    """Conversations that become trajectories, see `asyncrl.gateway.export.main_first`."""
     order: int = Field(0, ge=0)
     """Place among the requests that wait for an engine, lower ones first."""
 
@@ -73,7 +81,13 @@ class Episode:
     """`calls`, `sampled_tokens`, `context_tokens`, `cached_tokens`, `rendered_turns`, `undelivered_calls`,
     `infrastructure_errors`, `rewards` (sent before the end), and `ignored: NAME` for what the episode fixes."""
     limit: str = ""
-    """The limit that a call was refused for: `max_tokens` or `max_calls`."""
+    """The limit that the agent's last call was refused for: `max_tokens` or `max_calls`."""
+    cut: str = ""
+    """The limit that cut the turn answered last."""
+    lost: bool = False
+    """Whether no engine could serve the agent's last call."""
+    refusal: str = ""
+    """What the last call was refused for."""
     reward: float = 0.0
     components: dict[str, float] = field(default_factory=dict)
     success: bool | None = None
@@ -92,6 +106,8 @@ class Episode:
     """Whether its counters are in the gateway's sums."""
     responses: dict[str, Any] = field(default_factory=dict)
     """Items of `/v1/responses` by response id, for `previous_response_id`."""
+    items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Items that `/v1/responses` has answered with, by id, for `item_reference`."""
     sampled_keys: set[bytes] = field(default_factory=set)
     """Keys of all sampled messages, to notice those that come back in a rewritten history."""
 
@@ -109,7 +125,16 @@ class Episode:
         self.counters["sampled_tokens"] += len(generated.token_ids)
         self.counters["context_tokens"] += len(read_ids)
         self.counters["cached_tokens"] += generated.cached_tokens
+        self.lost, self.refusal = False, ""
         self.touched = self.clock()
+
+    def count_ignored(self, names: Sequence[str], program: str) -> None:
+        """Count what a request asked for and did not get, and for which program and version."""
+        for name in names:
+            for key in (f"ignored: {name}", f"ignored of {program}: {name}"):
+                # Clients choose these words, and a program that the policy wrote may send ever new ones.
+                if key in self.counters or len(self.counters) < MAX_COUNTERS:
+                    self.counters[key] += 1
 
     def check_open(self) -> None:
         """Raise `EpisodeEnded` after `finish`."""
@@ -137,9 +162,11 @@ class Episode:
         verdict = Verdict(status, failure, error, self.reward, self.components, self.success)
         timing = {"wall_s": self.clock() - self.started, "engine_s": self.engine_s}
         trajectories, drifted = export_tree(
-            self.tree, self.spec.task_id, self.spec.episode_index, verdict, timing
+            self.tree, self.spec.task_id, self.spec.episode_index, verdict, timing, self.spec.max_trajectories
         )
         self.counters["retokenized_tokens"] = drifted
+        if left_out := len(self.tree.leaves()) - len(trajectories):
+            self.counters["dropped_trajectories"] = max(0, left_out)
         self.result = trajectories, self.describe()
         return self.result
 
@@ -151,6 +178,9 @@ class Episode:
             "episode_index": self.spec.episode_index,
             "calls": len(self.tree.calls),
             "branches": len(self.tree.leaves()),
+            "cut": self.cut,
+            "lost": self.lost,
+            "refusal": self.refusal,
             "running": len(self.running),
             "reward": self.reward + sum(call.reward for call in self.tree.calls),
             "limit": self.limit,

@@ -7,14 +7,16 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat import read_sampling
-from asyncrl.gateway.chat_history import SHOWN_TO, content_of, function_tool, read_chat_history, text_of
+from asyncrl.gateway.chat_history import read_chat_history, text_of
 from asyncrl.gateway.decoding import read_decoding, read_format
-from asyncrl.gateway.exchange import ApiRequest, Done, arguments_text, flag, openai_error, openai_too_long
+from asyncrl.gateway.exchange import ApiRequest, Done, flag, openai_error, openai_too_long
 from asyncrl.gateway.fields import ignored, integer, refuse
 from asyncrl.gateway.recorded_episode import Episode
+from asyncrl.gateway.responses_items import call_item, read_items, resolve_references
 from asyncrl.gateway.responses_stream import ResponsesStream
 from asyncrl.gateway.sampler import call_id
 from asyncrl.gateway.sampling import Prepared, Sampled
+from asyncrl.gateway.wire_tools import WireTools, read_responses_tools
 
 _IGNORED: dict[str, tuple[Any, ...]] = {"tool_choice": ("auto", "none"), "parallel_tool_calls": (True,)}
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -36,24 +38,26 @@ class ResponsesFormat:
         text = body.get("text") or {}
         if not isinstance(text, dict):
             raise InputError(f"text: must be an object, got {str(text)[:100]!r}")
-        tools = body.get("tools") if body.get("tool_choice") != "none" else None
-        schema = read_format(text.get("format"), "text.format", False, episode, tools)
+        wanted = body.get("tools") if body.get("tool_choice") != "none" else None
+        schema, plain = read_format(text.get("format"), "text.format", False, episode, wanted)
         decoding, dropped = read_decoding(body, episode, schema)
-        sampling = read_sampling(
-            {**body, "n": None, "stop": None}, episode, limit, (*dropped, *ignored(body, _IGNORED)), decoding
-        )
-        items = (*_earlier(body.get("previous_response_id"), episode), *_items(body.get("input")))
-        chat = _chat(items)
+        tools = read_responses_tools(body.get("tools"))
+        given, unknown = resolve_references(_items(body.get("input")), episode.items)
+        items = (*_earlier(body.get("previous_response_id"), episode), *given)
+        chat, left_out = read_items(items, tools)
+        unused = (*dropped, *plain, *tools.dropped, *unknown, *left_out, *ignored(body, _IGNORED))
+        sampling = read_sampling({**body, "n": None, "stop": None}, episode, limit, unused, decoding)
         if body.get("instructions"):
             chat.insert(0, {"role": "system", "content": text_of(body["instructions"], "instructions")})
-        history = read_chat_history(chat, _tools(body.get("tools")))
-        return ApiRequest(body, sampling, history, stream=flag(body, "stream"), items=items)
+        history = read_chat_history(chat, tools.functions)
+        return ApiRequest(body, sampling, history, stream=flag(body, "stream"), items=items, tools=tools)
 
     def answer(self, done: Done, episode: Episode) -> dict[str, Any]:
         sampled = done.answers[0]
         response = response_head(done.request, done.prepared)
-        response["output"] = output_items(done.prepared, sampled)
+        response["output"] = output_items(done.prepared, sampled, done.request.tools)
         if episode.recorded:
+            episode.items.update((item["id"], item) for item in response["output"])
             episode.responses[response["id"]] = (*done.request.items, *response["output"])
         cut = sampled.finish_reason == "length"
         response["status"] = "incomplete" if cut else "completed"
@@ -108,7 +112,7 @@ def message_id(response_id: str) -> str:
     return f"msg_{response_id.removeprefix(ResponsesFormat.id_prefix)}"
 
 
-def output_items(prepared: Prepared, sampled: Sampled) -> list[dict[str, Any]]:
+def output_items(prepared: Prepared, sampled: Sampled, tools: WireTools) -> list[dict[str, Any]]:
     """An answer as output items: its text, then its calls."""
     items: list[dict[str, Any]] = []
     status = "incomplete" if sampled.finish_reason == "length" else "completed"
@@ -123,16 +127,7 @@ def output_items(prepared: Prepared, sampled: Sampled) -> list[dict[str, Any]]:
             }
         )
     for call, wire_id in zip(sampled.tool_calls, sampled.tool_ids, strict=True):
-        items.append(
-            {
-                "type": "function_call",
-                "id": f"fc_{wire_id}",
-                "call_id": wire_id,
-                "name": call.name,
-                "arguments": arguments_text(call.arguments),
-                "status": status,
-            }
-        )
+        items.append(call_item(call, wire_id, status, tools))
     return items
 
 
@@ -155,46 +150,3 @@ def _items(raw: Any) -> list[dict[str, Any]]:
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
         raise InputError("input: must be a text or a list of items")
     return raw
-
-
-def _chat(items: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
-    """Items as chat messages. What one turn said comes as several items: its text and each of its calls."""
-    chat: list[dict[str, Any]] = []
-    turn_open = False
-    for number, item in enumerate(items):
-        where = f"input[{number}]"
-        kind = item.get("type", "message")
-        if kind == "reasoning":
-            continue
-        if kind == "message":
-            role = item.get("role")
-            read = content_of if role in SHOWN_TO else text_of
-            chat.append({"role": role, "content": read(item.get("content"), f"{where}.content")})
-            turn_open = role == "assistant"
-        elif kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
-            if not turn_open:
-                chat.append({"role": "assistant", "content": ""})
-                turn_open = True
-            chat[-1].setdefault("tool_calls", []).append(call)
-        elif kind == "function_call_output":
-            content = content_of(item.get("output"), f"{where}.output")
-            chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
-            turn_open = False
-        else:
-            raise InputError(f"{where}.type: {str(kind)[:100]!r} is not supported")
-    return chat
-
-
-def _tools(raw: Any) -> list[dict[str, Any]] | None:
-    if raw is None:
-        return None
-    if not isinstance(raw, list):
-        raise InputError("tools: must be a list")
-    tools = []
-    for number, tool in enumerate(raw):
-        if not isinstance(tool, dict) or tool.get("type") != "function":
-            raise InputError(f'tools[{number}]: must be {{"type": "function", "name": ...}}')
-        tools.append(function_tool(tool, f"tools[{number}]", "parameters"))
-    return tools

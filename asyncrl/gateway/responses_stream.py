@@ -33,6 +33,10 @@ class ResponsesStream:
         place = {"item_id": self.message_id, "output_index": 0, "content_index": 0}
         return [*events, self._event("response.output_text.delta", **place, delta=delta, logprobs=[])]
 
+    def ping(self) -> list[Event]:
+        # Codex counts events: a comment would not keep it from hanging up.
+        return [self._event("response.in_progress", response=self.head)]
+
     def closing(self, done: Done) -> list[Event]:
         response = self.finish(done)
         events: list[Event] = []
@@ -76,6 +80,8 @@ class ResponsesStream:
         ]
 
     def _call(self, index: int, item: dict[str, Any]) -> list[Event]:
+        if item["type"] != "function_call":
+            return self._other_call(index, item)
         begun = item | {"arguments": "", "status": "in_progress"}
         place = {"item_id": item["id"], "output_index": index}
         arguments = item["arguments"]
@@ -86,6 +92,17 @@ class ResponsesStream:
             self._event(f"{kind}.done", **place, name=item["name"], arguments=arguments),
             self._event("response.output_item.done", output_index=index, item=item),
         ]
+
+    def _other_call(self, index: int, item: dict[str, Any]) -> list[Event]:
+        """A call of a custom tool, whose input is streamed, or of a tool that the API knows itself."""
+        begun = item | {"status": "in_progress"} | ({"input": ""} if "input" in item else {})
+        events = [self._event("response.output_item.added", output_index=index, item=begun)]
+        if "input" in item:
+            place = {"item_id": item["id"], "output_index": index}
+            kind = "response.custom_tool_call_input"
+            events.append(self._event(f"{kind}.delta", **place, delta=item["input"]))
+            events.append(self._event(f"{kind}.done", **place, input=item["input"]))
+        return [*events, self._event("response.output_item.done", output_index=index, item=item)]
 
     def _event(self, kind: str, **data: Any) -> Event:
         self.number += 1

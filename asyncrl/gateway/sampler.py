@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 import uuid
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.chat.tool_calls import TurnParser
-from asyncrl.chat.tool_formats import SplitReasoning
+from asyncrl.chat.tool_formats import SplitReasoning, TurnFormat
 from asyncrl.env.protocol import ToolCall
-from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.gateway.callers import caller_by_words
 from asyncrl.gateway.chat_history import ChatHistory, extend_key, tool_call
+from asyncrl.gateway.client_headers import UNKNOWN
 from asyncrl.gateway.pauses import Pauses
 from asyncrl.gateway.pieces import PIECE_TOKENS, cut_at_stop, first_stop, join, settled
 from asyncrl.gateway.prefixes import Context, continue_chat, continue_ids, continue_text
@@ -29,6 +33,16 @@ from asyncrl.together import together
 from asyncrl.types import Message
 
 OnText = Callable[[str], None]
+MAX_READINGS = 16
+"""Sets of the template's variables that are kept ready."""
+
+
+class Reading(NamedTuple):
+    """How conversations are rendered and turns are read."""
+
+    renderer: ChatRenderer
+    parse: TurnParser
+    split: SplitReasoning | None
 
 
 class Sampler:
@@ -41,10 +55,13 @@ class Sampler:
         parse: TurnParser,
         max_tokens: int = 0,
         split: SplitReasoning | None = None,
+        reread: Callable[[ChatRenderer], TurnFormat] | None = None,
     ) -> None:
         """max_tokens: limit on a conversation with its answer; 0 for that of the engines alone.
 
-        split: takes the reasoning from turns that may call nothing; None leaves it in their text.
+        split: takes the reasoning from turns that may call nothing; None leaves it in their text. reread: how turns are
+        read under other variables of the chat template, which may begin them inside or outside of their reasoning; None
+        where that is the same.
         """
         self.engines = engines
         self.renderer = renderer
@@ -52,6 +69,31 @@ class Sampler:
         self.split = split
         self.max_tokens = max_tokens
         self.pauses = Pauses()
+        self._reread = reread
+        self._readings: OrderedDict[str, Reading] = OrderedDict()
+        """By the variables of the chat template that clients gave, the latest of them."""
+
+    def reading(self, template: Mapping[str, Any]) -> Reading:
+        """Return how a conversation is rendered and its turns are read, with a client's variables of the template.
+
+        Raises `InputError` where the template does not take them.
+        """
+        if not template:
+            return Reading(self.renderer, self.parse, self.split)
+        key = json.dumps(template, sort_keys=True)
+        if (known := self._readings.get(key)) is None:
+            try:
+                renderer = self.renderer.with_options(template)
+                known = Reading(renderer, self.parse, self.split)
+                if self._reread is not None and renderer is not self.renderer:
+                    known = Reading(renderer, *self._reread(renderer))
+            except ConfigError as error:
+                raise InputError(f"chat_template_kwargs: {error}") from error
+            self._readings[key] = known
+            if len(self._readings) > MAX_READINGS:
+                self._readings.popitem(last=False)
+        self._readings.move_to_end(key)
+        return known
 
     async def context_limit(self, episode: Episode) -> int:
         """Return the longest context with its answer in this episode, in tokens.
@@ -62,6 +104,7 @@ class Sampler:
         limits = [n for n in (episode.spec.max_tokens, self.max_tokens, served) if n]
         if not limits:
             episode.counters["infrastructure_errors"] += 1
+            episode.lost = True
             raise InfrastructureError("no engine answers, so the length of its contexts is not known")
         return min(limits)
 
@@ -72,7 +115,8 @@ class Sampler:
         """
         limit = await self.context_limit(episode)
         episode.check_open()
-        parent, context = continue_chat(self.renderer, episode, history)
+        renderer = self.reading(sampling.template).renderer
+        parent, context = continue_chat(renderer, episode, history)
         return self._prepared(episode, sampling, parent, context, limit, history=history)
 
     async def prepare_prompt(self, episode: Episode, prompt: str | list[int], sampling: Sampling) -> Prepared:
@@ -97,6 +141,7 @@ class Sampler:
             return await together(self._answer(prepared, i, None) for i in range(prepared.sampling.n))
         except InfrastructureError:
             prepared.episode.counters["infrastructure_errors"] += 1
+            prepared.episode.lost = True
             raise
         finally:
             prepared.episode.engine_s += time.monotonic() - start
@@ -123,10 +168,16 @@ class Sampler:
                     images=prepared.images,
                     text_end=self._text_end(prepared, sampled),
                     messages=self._messages(prepared, sampled),
+                    num_messages=len(prepared.history.messages) + 1 if prepared.history is not None else 0,
+                    cut=prepared.max_tokens_from if sampled.finish_reason == "length" else "",
+                    thread=prepared.sampling.thread,
+                    tools=prepared.history is not None and bool(prepared.history.tools),
                 ),
                 self._keys(prepared, sampled),
             )
             episode.count_call(prepared.read_ids, sampled.generated)
+            episode.cut = call.cut
+            episode.counters["cut_turns"] += bool(call.cut)
             calls.append(call)
         self.pauses.began(calls[-1].id)
         longest = len(prepared.read_ids) + max(len(s.generated.token_ids) for s in answers)
@@ -169,11 +220,19 @@ class Sampler:
             raise ContextTooLong(len(read_ids), limit)
         caller = _caller(episode, sampling, history) if parent is None else None
         episode.touched = episode.clock()
-        for name in sampling.ignored:
-            episode.counters[f"ignored: {name}"] += 1
+        episode.count_ignored(sampling.ignored, sampling.program or UNKNOWN)
         if parent is not None:
             self.pauses.ended(parent.id)
-        max_tokens = min(n for n in (room, spec.max_tokens_per_turn, sampling.max_tokens) if n)
+        if episode.limit == "max_tokens":
+            # The agent has shortened its conversation, and goes on.
+            episode.limit = ""
+        limits = (
+            (room, "max_tokens"),
+            (spec.max_tokens_per_turn, "max_tokens_per_turn"),
+            (sampling.max_tokens, ""),
+        )
+        # Of equal ones the client's own, which is its choice.
+        max_tokens, limited_by = min((n, name) for n, name in limits if n)
         root = parent.root if parent is not None else episode.next_root()
         read_digest = digest(read_ids, seen)
         # Without an episode nothing is kept of a call: neither how often it was made nor where it was served.
@@ -193,6 +252,7 @@ class Sampler:
             read_digest=read_digest,
             occurrence=occurrence,
             max_tokens=max_tokens,
+            max_tokens_from=limited_by,
             root=root,
             caller=caller,
             session=_session(episode, root) if episode.recorded else "",
@@ -257,16 +317,18 @@ class Sampler:
         text = self.renderer.text(generated.token_ids)
         text = text[: text.index(stop_string)] if stop_string else text
         history = prepared.history
+        reading = self.reading(prepared.sampling.template)
+        begun = history.prefill if history is not None else ""
         reasoning, content = "", text
-        if self.split is not None and history is not None:
-            reasoning, content = (part.strip() for part in self.split(text))
+        if reading.split is not None and history is not None and not begun:
+            reasoning, content = (part.strip() for part in reading.split(text))
         calls: tuple[ToolCall, ...] = ()
         if history is not None and history.tools and prepared.sampling.parse_tools:
-            action = self.parse(text, history.tools)
+            action = reading.parse(begun + text, history.tools)
             if action.tool_calls:
-                content, calls = action.content, action.tool_calls
+                content, calls = action.content.removeprefix(begun.strip()), action.tool_calls
             prepared.episode.counters["malformed_tool_calls"] += len(action.parse_errors)
-        message: Message = {"role": "assistant", "content": content}
+        message: Message = {"role": "assistant", "content": begun + content}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:
@@ -279,7 +341,10 @@ class Sampler:
         if prepared.history is None:
             text = self.renderer.tokenizer.decode(prepared.context.tolist(), skip_special_tokens=False)
             return {"role": "user", "content": text}, sampled.message
-        before = sum(len(call.messages) for call in path(prepared.parent)) if prepared.parent else 0
+        before = prepared.parent.num_messages if prepared.parent else 0
+        if before > len(prepared.history.messages):
+            # The parent was cut, and its turn goes on.
+            return ({**sampled.message, "content": sampled.content},)
         return *prepared.history.messages[before:], sampled.message
 
     def _text_end(self, prepared: Prepared, sampled: Sampled) -> str | None:
@@ -296,7 +361,12 @@ class Sampler:
         messages = [sampled.message]
         if sampled.stop_string and not sampled.tool_calls:
             # Some frameworks put the stop string back before they return the message.
-            messages.append({"role": "assistant", "content": sampled.content + sampled.stop_string})
+            messages.append(
+                {"role": "assistant", "content": sampled.message["content"] + sampled.stop_string}
+            )
+        if sampled.tool_calls and sampled.content:
+            # Others, such as CrewAI's, drop the text of a turn that calls.
+            messages.append({**sampled.message, "content": ""})
         prepared.episode.sampled_keys.update(extend_key(b"", message) for message in messages)
         key = prepared.history.key()
         return [extend_key(key, message) for message in messages]
@@ -315,7 +385,8 @@ def _caller(episode: Episode, sampling: Sampling, history: ChatHistory | None) -
     if not episode.recorded:
         return None
     if not sampling.caller:
-        return caller_by_words(episode.tree, history.messages) if history is not None else None
+        told = caller_by_words(episode.tree, history.messages) if history is not None else None
+        return told or episode.tree.latest_of(sampling.caller_thread)
     found = episode.tree.starter(sampling.caller)
     if found is None:
         raise InputError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -60,8 +61,16 @@ class Sampling:
     """Sub-agent that asks."""
     caller: str = ""
     """Id of the tool call, or of the answer, that started its conversation."""
+    thread: str = ""
+    """The program's own id of the conversation."""
+    caller_thread: str = ""
+    """That of the conversation that started this one."""
+    program: str = ""
+    """Program and version that asks."""
     id_prefix: str = ""
     """Of the answer's id, as the API format has it."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template that the client gave."""
     ttl_s: float | None = None
     """Client's hint for the time until this conversation continues."""
 
@@ -86,6 +95,8 @@ class Prepared:
     occurrence: int
     """How often this episode has asked with these tokens, this time included."""
     max_tokens: int
+    max_tokens_from: str
+    """The limit that `max_tokens` follows from, "" for the client's own."""
     root: int
     """Number of the conversation within the episode."""
     caller: Call | None

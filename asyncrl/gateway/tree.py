@@ -42,6 +42,14 @@ class Call:
     """What some tokens of `context` stand for, counted from its first."""
     messages: tuple[Message, ...] = ()
     """What `context` says, and last what was sampled."""
+    num_messages: int = 0
+    """Messages of the conversation up to this one, as its client counts them; a turn that is continued is one."""
+    cut: str = ""
+    """The limit of the run that cut this turn."""
+    thread: str = ""
+    """The program's own id of the conversation."""
+    tools: bool = False
+    """Whether tools were offered with it."""
     index: int = 0
     """Position among the calls of the episode, in the order of their answers."""
     root: int = 0
@@ -76,6 +84,13 @@ class CallTree:
     def starter(self, given_id: str) -> Call | None:
         """The call with this id, or the one whose turn holds the tool call with this id."""
         return self.by_id(given_id) or next((c for c in self.calls if given_id in c.tool_ids), None)
+
+    def latest_of(self, thread: str) -> Call | None:
+        """The latest call of a conversation that calls tools and that nothing continues; None where there is none."""
+        open_ones = (
+            c for c in reversed(self.calls) if c.thread == thread and c.tool_ids and not c.num_children
+        )
+        return next(open_ones, None) if thread else None
 
     def find(self, key: bytes, tool_ids: tuple[str, ...] = ()) -> Call | None:
         """The call whose conversation, its own turn included, has this key.

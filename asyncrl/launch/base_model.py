@@ -13,6 +13,7 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
+from asyncrl.launch.tasks import has_rows, rows_of
 from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
 
@@ -39,6 +40,9 @@ def base_model_key(config: Config) -> str:
         "env": [name, config.env.config, *([source] if source else [])],
         "max_model_len": config.engine.max_model_len,
     }
+    if has_rows(config):
+        # As above: from what the rows say.
+        parts["rows"] = rows_of(config).digest
     digest = hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
     return f"{name}-{digest}"
 

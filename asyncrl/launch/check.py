@@ -38,7 +38,6 @@ from asyncrl.rewards import load_reward
 from asyncrl.rollout.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
-from asyncrl.services.engine.handover import check_handover
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
@@ -126,8 +125,6 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     check_kv_offload(config.engine.kv_offload_gib)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
-    if alone:
-        check_handover(config.engine.prefill)
     if config.engine.weight_transfer == "nixl" and alone:
         check_nixl()
     check_sinks(config)
@@ -165,7 +162,7 @@ def check_tasks(config: Config) -> bool:
     if env.name in ELSEWHERE:
         check_agent(env.config)
         return False
-    offers_tools = check_environment(env.name, env.config, task)
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     if env.task_file and heldout is not None:
         _check_heldout(config, heldout)
     return offers_tools
@@ -245,7 +242,8 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     if env.name in ELSEWHERE:
         check_agent(env.config)
         return check_turn_format(config, False)
-    return check_turn_format(config, check_environment(env.name, env.config, task))
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    return check_turn_format(config, offers_tools)
 
 
 def check_agent(settings: dict[str, Any]) -> None:
@@ -299,8 +297,6 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
         "lora.rank": bool(config.lora.rank),
         "engine.keep_kv": config.engine.keep_kv,
         "engine.quantization": config.engine.quantization != "off",
-        "engine.explorers": config.engine.explorers > 0,
-        "engine.prefill": config.engine.prefill > 0,
         "train.offload_activations": config.train.offload_activations,
         "train.sequence_parallel": config.train.sequence_parallel > 1,
         "train.tensor_parallel": config.train.tensor_parallel > 1,

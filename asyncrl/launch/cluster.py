@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -40,6 +39,7 @@ from asyncrl.launch.spread import (
     without,
 )
 from asyncrl.launch.spread_host import SpreadHost
+from asyncrl.process_start import python_module
 from asyncrl.services.http.app import serve
 from asyncrl.services.node.messages import NODE_ROLES, Register
 from asyncrl.services.node.registry import Registry, create_registry_app
@@ -106,7 +106,7 @@ class Cluster:
             self._starter = RayNodes(self.config, self.options.ray, self.url, self.credentials.text)
             self._starter.start()
             return
-        serve_node = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", self.url]
+        serve_node = [*python_module("asyncrl"), "serve", "node", "--launcher", self.url]
         commands = {name: [*step, *serve_node, "--name", name] for name, step in self.options.steps.items()}
         logs = self.folder / "logs"
         logs.mkdir(exist_ok=True)

@@ -10,7 +10,9 @@ from typing import Protocol
 import aiohttp
 
 from asyncrl.credentials import authorization
+from asyncrl.data.codec import unpack
 from asyncrl.endpoint import stalled_file
+from asyncrl.errors import InputError
 from asyncrl.launch.process_group import ManagedProcess
 from asyncrl.startup import Meter, Used
 from asyncrl.tls import client_context
@@ -116,8 +118,9 @@ class EngineProbe(HttpProbe):
         return answered
 
     async def _answered(self, response: aiohttp.ClientResponse) -> bool:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            said = await response.json()
+        # Something else may listen where an engine has died.
+        with contextlib.suppress(InputError, ValueError, KeyError, TypeError):
+            said = unpack(await response.read())
             self._said = response.status == 200
             if said["core_silent_s"] < CORE_SILENT_S:
                 return self._said

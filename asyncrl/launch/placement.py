@@ -2,7 +2,6 @@
 
     several GPUs    trainer | engine-0 | engine-1 ... | evaluation | left to servers
     one GPU         trainer and engines share it
-    lent engines    on the trainer's GPUs, while that waits
 
 Processes on different GPUs start together. On a shared GPU they start one after the other, since vLLM measures at its
 start how much memory is left for its KV cache: the engines first, each alone, and the trainer when they serve.
@@ -42,10 +41,6 @@ class Placement:
     """Of the old-policy process; empty for the trainer's first."""
     sleep: bool = False
     """Whether engines and trainer use the memory by turns."""
-    lent: int = 0
-    """How many of the main policy's engines, its last ones, stand on its trainer's GPUs and work while that waits."""
-    trainers_by_turns: bool = False
-    """Whether the trainers of all policies are on the same GPUs, and one of them works at a time."""
 
     @property
     def shared(self) -> bool:
@@ -56,7 +51,7 @@ class Placement:
     def engines_first(self) -> bool:
         """True when trainers start only when the engines serve: what they allocated meanwhile would be taken from the
         engines' caches. Where memory is used by turns, they put the engines to sleep before they load a model."""
-        return self.shared or self.sleep or self.lent > 0
+        return self.shared or self.sleep
 
     @property
     def engines_in_turn(self) -> bool:
@@ -66,9 +61,8 @@ class Placement:
 
     @property
     def gpu_memory_utilization(self) -> float:
-        """Share of a GPU's memory for each engine, the same for all: what the fullest GPU allows. Lent engines take at
-        most `BY_TURNS`."""
-        residents = [*self._own_engines(), self.evaluation]
+        """Share of a GPU's memory for each engine, the same for all: what the fullest GPU allows."""
+        residents = [*self._all_engines(), self.evaluation]
         shares = [ENGINE_SHARE]
         for number in set(chain.from_iterable(residents)):
             beside = BY_TURNS if self.sleep else BESIDE_TRAINER
@@ -103,17 +97,6 @@ class Placement:
     def _all_engines(self) -> Iterator[Numbers]:
         return chain.from_iterable(self.engines.values())
 
-    def _own_engines(self) -> Iterator[Numbers]:
-        """Those that work whenever there is something to do."""
-        for policy, engines in self.engines.items():
-            yield from engines[: len(engines) - self.lent] if not policy else engines
-
-    @property
-    def lending(self) -> set[int]:
-        """The GPUs that the trainer lends."""
-        engines = self.engines.get("", ())
-        return set(chain.from_iterable(engines[len(engines) - self.lent :]))
-
     @property
     def _training(self) -> set[int]:
         return set(chain.from_iterable(self.trainers.values()))
@@ -125,20 +108,12 @@ class Placement:
     def __str__(self) -> str:
         """One line for the user."""
         if not self.gpus:
-            turns = ", engine and trainer work by turns" if self.sleep else ""
-            lent = f", {_count(self.lent, 'engine')} lent while the trainer waits" if self.lent else ""
-            return (
-                f"no GPU is used{turns}{lent}{', trainers work by turns' if self.trainers_by_turns else ''}"
-            )
+            return f"no GPU is used{', engine and trainer work by turns' if self.sleep else ''}"
         parts = []
         for policy, numbers in self.trainers.items():
             parts.append(f"{prefixed(policy, 'trainer')} {_ranges(numbers)}")
         for policy, engines in self.engines.items():
-            own = len(engines) - (self.lent if not policy else 0)
-            parts += [
-                f"{prefixed(policy, f'engine-{i}')} {_ranges(one)}{' (lent)' if i >= own else ''}"
-                for i, one in enumerate(engines)
-            ]
+            parts += [f"{prefixed(policy, f'engine-{i}')} {_ranges(one)}" for i, one in enumerate(engines)]
         if self.evaluation:
             parts.append(f"evaluation {_ranges(self.evaluation)}")
         if self.old_policy:
@@ -149,10 +124,9 @@ class Placement:
         if unused := [number for number in range(len(self.gpus)) if number not in used]:
             parts.append(f"unused {_ranges(unused)} (engine.count and train.ranks say how many are used)")
         turns = ", by turns" if self.sleep else ""
-        beside = self._training & set(chain.from_iterable(self._own_engines()))
+        beside = self._training & self._sampling
         shared = f" (shared{turns}, engines take {self.gpu_memory_utilization:g})" if beside else ""
-        trainers = "; trainers work by turns" if self.trainers_by_turns else ""
-        return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}{trainers}"
+        return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}"
 
 
 def env_names(config: Config, count: int = 0) -> list[str]:
@@ -175,43 +149,28 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     """
     section = config.placement
     policies = {name: config.policy(name) for name in ("", *config.policies)}
-    if section.trainers_by_turns and not config.policies:
-        raise ConfigError(
-            "placement.trainers_by_turns must be false where there are no policies: there is one trainer"
-        )
     if not gpus:
-        return Placement(
-            sleep=section.sleep is True, lent=section.lent, trainers_by_turns=section.trainers_by_turns
-        )
+        return Placement(sleep=section.sleep is True)
     for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
         _check_numbers(key, getattr(section, key), len(gpus))
     free = _Free(len(gpus), [*section.servers, *section.old_policy])
-    on_loan = section.lent * config.engine.ranks
-    others = section.engines[: max(0, len(section.engines) - on_loan)]
-    trainers = _trainers(policies, section.trainer, others, free, section.trainers_by_turns)
+    trainers = _trainers(policies, section.trainer, section.engines, free)
     engines = _engines(config, policies, free, trainers)
     evaluation = _evaluation(config, free, engines)
     shared = set(chain.from_iterable(trainers.values())) & set(_flat(engines))
     placement = Placement(
         gpus, trainers, engines, evaluation, tuple(section.servers), tuple(section.old_policy),
-        _by_turns(config, bool(shared)), section.lent, section.trainers_by_turns,
+        _by_turns(config, bool(shared)),
     )  # fmt: skip
     if "engine" in config.scale.limits and (shared or placement.engines_in_turn or placement.sleep):
         raise ConfigError(
             f"scale.engine = {config.scale.engine}: an engine that starts while others use its GPU finds no memory; "
             f"have a GPU for each that there may be ({_there_are(len(gpus))}), or leave it out"
         )
-    if config.scale.between_policies and (shared or placement.engines_in_turn):
-        raise ConfigError(
-            "scale.between_policies = true: an engine that starts while others use its GPU finds no memory; have a GPU "
-            f"for each rank of an engine and of a trainer ({_there_are(len(gpus))}), or leave it out"
-        )
-    by_turns = set(chain.from_iterable(trainers.values())) if placement.sleep else placement.lending
-    if by_turns & set(evaluation):
+    if placement.sleep and set(chain.from_iterable(trainers.values())) & set(evaluation):
         raise ConfigError(
             f"eval.every={config.eval.every}: an evaluation would need memory of a GPU that engine and trainer use by "
-            "turns; give it one of its own (placement.evaluation), or set "
-            f"{'placement.sleep=false' if placement.sleep else 'placement.lent=0'}"
+            "turns; give it one of its own (placement.evaluation), or set placement.sleep=false"
         )
     return placement
 
@@ -244,13 +203,10 @@ class _Free:
 
 
 def _trainers(
-    policies: Mapping[str, Config], given: Sequence[int], engines: Sequence[int], free: _Free, by_turns: bool
+    policies: Mapping[str, Config], given: Sequence[int], engines: Sequence[int], free: _Free
 ) -> dict[str, Numbers]:
     ranks = {name: policy.train.ranks for name, policy in policies.items()}
     needed, said = sum(ranks.values()), _sum_of("train.ranks", ranks)
-    if by_turns:
-        largest = max(ranks, key=ranks.__getitem__)
-        needed, said = ranks[largest], f"{setting_of(largest, 'train.ranks')} = {ranks[largest]}"
     for name, count in ranks.items():
         if count > free.count:
             raise ConfigError(
@@ -269,10 +225,7 @@ def _trainers(
         chosen = list(free.take(needed))
         if len(chosen) < needed:
             raise ConfigError(f"{said} needs {_of(needed)}, {_left(left, free)}")
-    if by_turns:
-        found = {name: tuple(chosen[:count]) for name, count in ranks.items()}
-    else:
-        found = {name: tuple(chosen.pop(0) for _ in range(count)) for name, count in ranks.items()}
+    found = {name: tuple(chosen.pop(0) for _ in range(count)) for name, count in ranks.items()}
     for numbers in found.values():
         _check_apart("placement.trainer", numbers)
     return found
@@ -283,16 +236,12 @@ def _engines(
 ) -> dict[str, Sequence[Numbers]]:
     serving = {name: p for name, p in policies.items() if not name or not config.shares_engines(name)}
     sizes = {name: [policy.engine.ranks] * policy.most("engine") for name, policy in serving.items()}
-    lent = config.placement.lent
-    on_loan = lent * config.engine.ranks
     needed = sum(map(sum, sizes.values()))
     said = " + ".join(
         f"{_engine_key(name, p)} = {p.most('engine')} x {setting_of(name, p.engine.said_ranks)}"
         for name, p in serving.items()
     )
     given = config.placement.engines
-    if lent:
-        _check_loan(config, free, trainers[""], on_loan)
     if given:
         if len(given) != needed:
             raise ConfigError(f"placement.engines: {said} needs {_of(needed)}, got {list(given)}")
@@ -303,13 +252,12 @@ def _engines(
             raise ConfigError(f"{said} needs {_of(needed)}, there is 1")
         return {name: [(0,)] * len(one) for name, one in sizes.items()}
     else:
-        left, own = len(free.left), needed - on_loan
-        chosen = [*free.take(own), *trainers[""][:on_loan]]
+        left = len(free.left)
+        chosen = list(free.take(needed))
         if len(chosen) < needed:
             ranks = {name: len(numbers) for name, numbers in trainers.items()}
-            less = f" less placement.lent = {lent} of them" if lent else ""
             raise ConfigError(
-                f"{said}{less} need {_of(own)}, {left} {'is' if left == 1 else 'are'} left beside "
+                f"{said} need {_of(needed)}, {left} {'is' if left == 1 else 'are'} left beside "
                 f"{_sum_of('train.ranks', ranks)} (of {free.count}); lower one of them, or let trainer and engines "
                 "share GPUs by naming them in placement.trainer and placement.engines"
             )
@@ -319,28 +267,6 @@ def _engines(
     for numbers in chain.from_iterable(found.values()):
         _check_apart("placement.engines", numbers)
     return found
-
-
-def _check_loan(config: Config, free: _Free, trainer: Numbers, on_loan: int) -> None:
-    """Refuse lent engines without GPUs of the trainer that no other engine is on. Raises `ConfigError`."""
-    given, lent = config.placement.engines, config.placement.lent
-    if free.alone:
-        raise ConfigError(
-            f"placement.lent = {lent}: the engines that are not lent need a GPU of their own, there is 1"
-        )
-    if on_loan > len(trainer):
-        raise ConfigError(
-            f"placement.lent = {lent} x {config.engine.said_ranks} needs {_of(on_loan)} "
-            f"of the trainer's, train.ranks = {len(trainer)}"
-        )
-    borrowed, others = given[len(given) - on_loan :], given[: len(given) - on_loan]
-    if given and (
-        not set(borrowed) <= set(trainer) or len(set(borrowed)) < on_loan or set(borrowed) & set(others)
-    ):
-        raise ConfigError(
-            f"placement.engines: the last placement.lent = {lent} engines need GPUs of the trainer that no other "
-            f"engine is on, got {given}; the trainer has {list(trainer)}"
-        )
 
 
 def _evaluation(config: Config, free: _Free, engines: Mapping[str, Sequence[Numbers]]) -> Numbers:
@@ -355,7 +281,7 @@ def _evaluation(config: Config, free: _Free, engines: Mapping[str, Sequence[Numb
             )
         free.remove(given)
         return tuple(given)
-    return free.take(needed) if len(free.left) >= needed else tuple(engines[""][-1 - config.placement.lent])
+    return free.take(needed) if len(free.left) >= needed else tuple(engines[""][-1])
 
 
 def _by_turns(config: Config, shared: bool) -> bool:

@@ -1,5 +1,4 @@
-"""A process on its way into a run or out of it, for what changes their number (`scaling`) or their policy
-(`engine_moves`).
+"""A process on its way into a run or out of it, for what changes their number (`scaling`).
 
     Growth       started -> it serves, or does not
     Retirement   takes nothing new -> has nothing left, or the deadline -> SIGTERM -> it has ended

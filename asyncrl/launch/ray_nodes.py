@@ -15,7 +15,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.launch.node_commands import NodeCommands
 from asyncrl.launch.placement import env_names, prefixed
 from asyncrl.launch.spread import engine_sections
+from asyncrl.process_start import python_module
 from asyncrl.startup import KEY
 
 ADDRESS = "RAY_ADDRESS"
@@ -86,8 +86,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
 
 def head_gpus(config: Config) -> int:
     """Return how many GPUs of the launcher's machine the trainers' first ranks need. Pure."""
-    ranks = [config.policy(name).train.ranks_each for name in ("", *config.policies)]
-    return max(ranks) if config.placement.trainers_by_turns else sum(ranks)
+    return sum(config.policy(name).train.ranks_each for name in ("", *config.policies))
 
 
 def count_nodes(config: Config) -> int:
@@ -99,7 +98,7 @@ class NodeActor:
     """Keeps a node running on the machine where Ray has put this actor."""
 
     def __init__(self, name: str, role: str, launcher: str, token: str) -> None:
-        command = [sys.executable, "-m", "asyncrl", "serve", "node", "--launcher", launcher]
+        command = [*python_module("asyncrl"), "serve", "node", "--launcher", launcher]
         logs = user_folder() / "nodes"
         logs.mkdir(parents=True, exist_ok=True)
         self._commands = NodeCommands(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,20 +192,10 @@ class PolicyRoles:
         return self.route(caller, found) if caller else found.url
 
     def engine_addresses(self, caller: str = "") -> list[str]:
-        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own.
-
-        A rollout worker and a job's members are told of the explorers among them apart (`explorer_addresses`).
-        """
+        """Return the addresses under which `caller` reaches the engines that serve this policy; "": their own."""
         if self.host is not None:
             return [policy_url(url, self.name) for url in self.host.engine_addresses(caller)]
-        regular = len(self.engines) - self.config.engine.explorers
-        told = self.engines if caller == "trainer" else self.engines[:regular]
-        return [self.route(caller, engine) if caller else engine.url for engine in told]
-
-    def explorer_addresses(self, caller: str = "") -> list[str]:
-        """Return the addresses under which `caller` reaches the engines that play candidates."""
-        told = self.engines[len(self.engines) - self.config.engine.explorers :]
-        return [self.route(caller, engine) if caller else engine.url for engine in told]
+        return [self.route(caller, engine) if caller else engine.url for engine in self.engines]
 
     def job(self) -> dict[str, Any]:
         """Return what a process must know to join the job."""
@@ -214,7 +204,6 @@ class PolicyRoles:
             "model": str(Path(self.model).resolve()) if Path(self.model).exists() else self.model,
             "weights_dir": str(self.weights_dir),
             "engines": self.engine_addresses(),
-            "explorers": self.explorer_addresses(),
             "envs": [],
             "policies": [],
             "moved": self._moved_engines(),
@@ -235,10 +224,9 @@ class PolicyRoles:
         assert role == "engine"
         return self.engines
 
-    def start_one(self, role: str, gpus: Mapping[str, str] | None = None) -> ManagedProcess | None:
+    def start_one(self, role: str) -> ManagedProcess | None:
         """Start one more process of a role, which takes part once it was `admit`ted; None where no machine has room.
 
-        gpus: the variables that show it its GPUs where the run is on one machine, by default those of the placement.
         Call from the main thread. Raises `AsyncRLError` where it cannot be started.
         """
         known = {process.name for process in self.process_group.processes}
@@ -247,8 +235,7 @@ class PolicyRoles:
             index += 1
         group = self.process_group
         if group.room is None:
-            if gpus is None:
-                gpus = self.placement.engine_env(index, self.name) if role == "engine" else {}
+            gpus = self.placement.engine_env(index, self.name) if role == "engine" else {}
             found: Placed | None = (group.host, gpus)
         else:
             found = group.room(name)
@@ -281,9 +268,7 @@ class PolicyRoles:
 
     def can_leave(self, process: ManagedProcess) -> bool:
         """True for an engine that the policy could do without."""
-        engine, placement = self.config.engine, self.config.placement
-        alike = not (engine.explorers or engine.prefill or placement.lent)
-        return process in self.engines and len(self.engines) > 1 and alike
+        return process in self.engines and len(self.engines) > 1
 
     def leave(self, process: ManagedProcess) -> None:
         """End an engine, with what it is doing, and have it take no further part."""
@@ -315,14 +300,7 @@ class PolicyRoles:
         for index in range(self.config.engine.count):
             engine = self.process_group.start(
                 f"{self.prefix}engine-{index}",
-                [
-                    "serve",
-                    "engine",
-                    *self._engine_argv(),
-                    *self._explorer_argv(index),
-                    *self._lent_argv(index),
-                    *self._prefill_argv(index),
-                ],
+                ["serve", "engine", *self._engine_argv()],
                 self.placement.engine_env(index, self.name),
                 nice=self.nice,
             )
@@ -330,13 +308,6 @@ class PolicyRoles:
                 self.process_group.wait_ready(engine, self.config.run.start_timeout_s)
             started.append(engine)
         return started
-
-    def _lent_argv(self, index: int) -> list[str]:
-        return ["--lent"] if index >= self.config.engine.count - self.config.placement.lent else []
-
-    def _prefill_argv(self, index: int) -> list[str]:
-        engine = self.config.engine
-        return ["--prefill"] if index >= engine.count - engine.prefill else []
 
     def _trainer_probe(self) -> HeartbeatProbe:
         endpoints = self.folder / "endpoints"
@@ -368,18 +339,12 @@ class PolicyRoles:
     def _engine_argv(self) -> list[str]:
         return [*self._folder(), "--model", self.model, "--weights-dir", str(self.weights_dir)]
 
-    def _explorer_argv(self, index: int) -> list[str]:
-        engine = self.config.engine
-        return ["--explorer"] if index >= engine.count - engine.explorers else []
-
     def _trainer_argv(self) -> list[str]:
-        by_turns = self.config.placement.trainers_by_turns
         return [
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.buffer_address("trainer"), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
             *(("--old-policy", f"@{self._old_policy_file}") if self.old_policy is not None else ()),
-            *(("--turns", str(self.process_group.ready)) if by_turns else ()),
             *self._exploiter_argv(),
         ]
 
@@ -509,12 +474,10 @@ class Roles(PolicyRoles):
         ]
 
     def _worker_argv(self, name: str) -> list[str]:
-        explorers = self.explorer_addresses("rollout")
         policies = [word for where in self._policy_addresses() for word in ("--policy", where)]
         return [
             *("serve", "rollout", *self._folder(), "--model", self.model, "--name", name, *policies),
             *("--buffer", self.buffer_address("rollout")),
             *(("--env", *(self.route("rollout", process) for process in self.envs)) if self.envs else ()),
             *("--engines", *self.engine_addresses("rollout")),
-            *(("--explorers", *explorers) if explorers else ()),
         ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.console import shown
 from asyncrl.data.transcript import read_transcript
 from asyncrl.errors import InputError
 from asyncrl.rows.template import ANSWER
@@ -78,18 +79,13 @@ def trained_samples(folder: Path, number: int = SHOWN) -> Iterator[str]:
             return
         for count, row in enumerate(rows, 1):
             data = json.loads(row["task_json"] or "{}").get("data", {})
-            shown = {
+            found = {
                 **row,
                 "components": {one["name"]: one["value"] for one in row["components"] or ()},
                 "extracted": json.loads(row["info"] or "{}").get(EXTRACTED),
                 "right": data.get(ANSWER),
             }
-            yield _text(f"sample {count}", row["messages"] or [], shown, SHOWN_CHARACTERS)
-
-
-def printable(text: str) -> str:
-    """Return text without the characters that would move a terminal's cursor or change what it shows."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+            yield _text(f"sample {count}", row["messages"] or [], found, SHOWN_CHARACTERS)
 
 
 def _text(
@@ -110,7 +106,7 @@ def _text(
     if found["error"] or found["status"] == "failed":
         reward += f" [{found['status']}: {found['error']}]"
     fields.append(("reward", reward))
-    lines = [f"{title}: {printable(str(found['task']))}"]
+    lines = [f"{title}: {shown(str(found['task']))}"]
     for name, value in fields:
         if value is not None:
             lines.append(f"  {name + ':':{len(INDENT) - 2}s}{_cut(value, characters)}")
@@ -129,7 +125,7 @@ def _cut(value: Any, characters: int) -> str:
     if characters and len(text) > characters:
         half = characters // 2
         text = f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}"
-    return printable(text).replace("\n", f"\n{INDENT}")
+    return shown(text).replace("\n", f"\n{INDENT}")
 
 
 def chosen_rows(tasks: Iterator[Task], number: int) -> list[Task]:

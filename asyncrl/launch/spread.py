@@ -159,13 +159,10 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
     trainer = [place(machine, ranks) for machine in (head, *others)]
     processes = {}
     further = {}
-    shared = trainer[0].gpus or ()
-    """Of the head's GPUs, those of trainers that use them by turns."""
     for policy in config.policies:
         train = config.policy(policy).train
         own = train.ranks_each if with_gpus else 0
-        more = max(0, own - len(shared)) if config.placement.trainers_by_turns else own
-        if len(free[head.name]) < more:
+        if len(free[head.name]) < own:
             key, of = setting_of(policy, "train.nodes"), "as many GPUs"
             if train.nodes > 1:
                 of = f"{own} GPUs on each of {key} = {train.nodes}, and so"
@@ -173,11 +170,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
                 f"{setting_of(policy, 'train.ranks')} = {train.ranks} needs {of} of this machine beside those of the "
                 f"other trainers; {_left(free)}"
             )
-        found = place(head, more)
-        if config.placement.trainers_by_turns and found.gpus is not None:
-            shared = (*shared, *found.gpus)
-            found = replace(found, gpus=shared[:own])
-        places = [found]
+        places = [place(head, own)]
         for _ in range(train.nodes - 1):
             key = setting_of(policy, "train.nodes")
             places.append(place(best(key, TRAINER, own, places), own))
@@ -426,15 +419,6 @@ def check_machines(config: Config) -> None:
                     f"{TLS} asks for that; set train.nodes=1, engine.nodes=1 and "
                     f"engine.weight_transfer=http, or unset {TLS}"
                 )
-        if config.engine.prefill:
-            raise ConfigError(
-                f"engine.prefill: the {UNENCRYPTED['nixl']} over which KV caches are fetched are not encrypted, and "
-                f"{TLS} asks for that; set it to 0, or unset {TLS}; got {config.engine.prefill}"
-            )
-    if config.placement.lent:
-        raise ConfigError(
-            "placement.lent must be 0 where a run has several machines: its engines are on the others"
-        )
     for policy, engine in engines.items():
         if engine.weight_transfer == "shared_file":
             raise ConfigError(

@@ -92,7 +92,13 @@ def suite_config(suite: Suite, checkpoint: str, recipe: str | None, overrides: S
 def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapping[str, Config]) -> None:
     """Check what can be known before a suite is played. Raises `ConfigError`."""
     for name, part in suite.parts.items():
-        check_environment(part.env, part.config, tasks[name][0], f"parts.{name}.config")
+        check_environment(
+            part.env,
+            part.config,
+            tasks[name][0],
+            f"parts.{name}.config",
+            min(c.env.step_timeout_s for c in configs.values()),
+        )
         _check_tasks(name, part, tasks[name])
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)

@@ -222,6 +222,9 @@ class Supervisor:
     def _probe(self, one: SupervisedProcess, now: float) -> None:
         if one.probing is None:
             if now - one.since >= PROBE_EVERY_S:
+                if one.liveness.answered == one.since:
+                    # Its silence counts from when it is asked.
+                    one.liveness.answer(now)
                 one.probing = asyncio.ensure_future(one.probe.alive())
         elif one.probing.done():
             if one.probing.result():

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -22,13 +21,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
+from asyncrl.console import say
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, ConfigError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.http_clients import open_url
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.buffer_report import BufferReport
-from asyncrl.launch.engine_moves import EngineMoves
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE
 from asyncrl.launch.faulty_engines import FaultyEngines
@@ -50,7 +49,7 @@ from asyncrl.launch.tasks import PoolPlan, TaskPlan, has_rows, plan_tasks, rows_
 from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
-from asyncrl.progress import elapsing, progress
+from asyncrl.progress import clear_line, elapsing, progress
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
@@ -189,7 +188,7 @@ class TrainRun:
                 private_folder(roles.weights_dir)
             self._claim = claim_weights(self.weights_dir, self.folder.path)
             placement = self.placement
-            if placement.gpus or placement.sleep or placement.lent or placement.trainers_by_turns:
+            if placement.gpus or placement.sleep:
                 print_status(f"placement: {placement}")
             print_status("starting buffer, environments and engine(s); the first answer takes about 20 s")
             with elapsing("starting buffer, environments and engine(s)"):
@@ -362,11 +361,9 @@ class TrainRun:
         phases, step = TrainingPhases(self.config.train.num_steps, self.config.buffer.groups_per_step), None
         activity = self._activity_log()
         full_trainers = self._full_trainers()
-        scaler: Scaler | EngineMoves | None = None
+        scaler: Scaler | None = None
         if self.config.scale.limits:
             scaler = Scaler(self.roles, client, self.folder.path, print_status)
-        elif self.config.scale.between_policies:
-            scaler = EngineMoves(self.roles, self.folder.path, print_status)
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -532,4 +529,5 @@ def print_evaluation(record: dict[str, Any] | None) -> None:
 
 def print_status(text: str) -> None:
     """Print a line for the user; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    clear_line()
+    say(text)

@@ -115,22 +115,6 @@ def skipped_steps(run: Observed) -> Finding | None:
     )  # fmt: skip
 
 
-def vain_prefills(run: Observed) -> Finding | None:
-    """Most prompts that an engine is to compute for another are computed by that again."""
-    names = ("handed", "again", "failed", "late")
-    handed, *vain = (int(sum(run.recent(f"prefill/{name}"))) for name in names)
-    if handed + sum(vain) < LEAST_PROMPTS or handed >= sum(vain):
-        return None
-    again, failed, late = vain
-    return Finding(
-        "vain_prefills", "failing",
-        f"of {handed + sum(vain)} prompts that engines were to compute for others {handed} were handed over: {again} "
-        f"were computed again, {failed} failed, {late} came too late",
-        "see logs/engine-0.log: engines that decode connect to the NIXL agents of those that prefill; or set "
-        "engine.prefill = 0",
-    )  # fmt: skip
-
-
 def no_signal(run: Observed) -> Finding | None:
     """Most groups earn the same in all episodes, while there is something left to learn."""
     shares, rewards = run.recent("group/zero_variance_fraction"), run.recent("reward/mean")
@@ -346,7 +330,7 @@ def loaded_machine(run: Observed) -> Finding | None:
 
 
 RULES: tuple[Callable[[Observed], Finding | None], ...] = (
-    failed_episodes, restarts, skipped_steps, vain_prefills, collapse, guard_acted, no_signal, flat_reward,
+    failed_episodes, restarts, skipped_steps, collapse, guard_acted, no_signal, flat_reward,
     entropy_collapse, ratio_drift, engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache,
     loaded_machine,
 )  # fmt: skip

@@ -28,8 +28,8 @@ def exported_page(runs: Mapping[str, Readers]) -> str:
         "run": {name: _run(name, readers) for name, readers in runs.items()},
         "compare": differing_settings({name: read_config(readers[0]) for name, readers in runs.items()}),
     }
-    # "</" would end the script that holds the data.
-    text = json.dumps(data, default=str).replace("</", "<\\/")
+    # "</script" would end the script that holds the data, and "<!--<script" keep it from ending.
+    text = json.dumps(data, default=str).replace("<", "\\u003c")
     page = (WEB / PAGE).read_text(encoding="utf-8")
     for name in STYLES:
         link = f'<link rel="stylesheet" href="web/{name}">'

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from asyncrl.errors import ConfigError, InputError
 
@@ -13,15 +15,18 @@ _BLOCK_BYTES = 2**16
 
 
 def log_names(folder: Path) -> list[str]:
-    """Return the processes of a run that have a log, sorted."""
-    return sorted(path.stem for path in (folder / "logs").glob("*.log"))
+    """Return the processes of a run that have a log, sorted. A link is none: it would show a file of elsewhere."""
+    logs = folder / "logs"
+    if logs.is_symlink():
+        return []
+    return sorted(path.stem for path in logs.glob("*.log") if path.is_file() and not path.is_symlink())
 
 
 def read_log(folder: Path, name: str) -> str:
     """Return the end of a process's log. Raises `InputError` for a name that no log has."""
     if name not in log_names(folder):
         raise InputError(f"no log {name[:64]!r}")
-    with open(_path(folder, name), "rb") as file:
+    with _opened(_path(folder, name)) as file:
         file.seek(max(0, file.seek(0, 2) - MAX_LOG_BYTES))
         return file.read().decode(errors="replace")
 
@@ -54,7 +59,7 @@ class LogTails:
 
     def _read(self, whole_lines: bool = False) -> Iterator[tuple[str, str]]:
         for name in self._names():
-            with open(_path(self._folder, name), "rb") as file:
+            with _opened(_path(self._folder, name)) as file:
                 file.seek(self._offsets.get(name, 0))
                 found = file.read()
             if whole_lines:
@@ -66,7 +71,7 @@ class LogTails:
 
 def _start_of_last(path: Path, lines: int) -> int:
     """Return where the last lines of a file begin, in bytes; a last line without its end counts."""
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         start, tail = file.seek(0, 2), b""
         while start > 0 and tail.rstrip(b"\n").count(b"\n") < lines:
             size = min(_BLOCK_BYTES, start)
@@ -75,6 +80,11 @@ def _start_of_last(path: Path, lines: int) -> int:
             tail = file.read(size) + tail
     kept = tail.splitlines(keepends=True)[-lines:]
     return start + len(tail) - sum(map(len, kept))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a log for reading; one that has become a link meanwhile raises `OSError`."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
 
 
 def _path(folder: Path, name: str) -> Path:

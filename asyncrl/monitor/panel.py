@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from asyncrl.console import shown
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.runs import RunLines
 from asyncrl.monitor.timeline import idle_cause
@@ -67,7 +68,7 @@ class RunPanel:
     def _heading(self, steps: Sequence[Mapping[str, Any]]) -> Text:
         line = self._lines.line(self._folder.resolve().name, self._folder)
         parts = [
-            Text(line.name, "bold"),
+            Text(shown(line.name), "bold"),
             Text(line.state, STYLES[line.state]),
             Text(f"step {line.step}/{line.num_steps}"),
         ]
@@ -81,7 +82,7 @@ class RunPanel:
         for config in sorted(self._folder.glob("policies/*/config.json")):
             if step := last_record(config.parent / "metrics.jsonl"):
                 yield _fields(
-                    f"policy {config.parent.name}",
+                    shown(f"policy {config.parent.name}"),
                     {"step": f"{step['step']}", "reward": _number(step.get("reward/mean"))},
                 )
 

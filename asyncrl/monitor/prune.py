@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import ConfigError
+from asyncrl.jsonfile import read_json
 from asyncrl.monitor.runs import find_runs, read_config, run_line
 from asyncrl.run.folder import RunFolder
 
@@ -29,39 +30,48 @@ class Prunable:
 def choose_runs(place: Path, older_than_s: float, keep: int) -> list[Prunable]:
     """Return the runs that last wrote more than `older_than_s` ago, but for the `keep` newest of all; oldest first.
 
-    A run stays that is running, is a link, or holds the model of a run that is not chosen. Raises `ConfigError`.
+    A run stays that is running, is a link, or holds the model of a run that is not chosen; so does what is no run, such
+    as a model's folder. Raises `ConfigError`.
     """
     if (place / "config.json").is_file():
         raise ConfigError(
             f"{place}: is a run itself; give the folder that holds runs, such as {place.parent}"
         )
-    lines = [run_line(name, folder) for name, folder in find_runs(place).items() if folder.parent == place]
-    oldest_first = sorted(lines, key=lambda line: line.changed)
-    old = oldest_first[: max(0, len(lines) - keep)]
-    old = [line for line in old if time.time() - line.changed > older_than_s]
-    states = {line.name: line.state for line in old}
-    staying = {line.name for line in lines} - set(states)
-    bases = {name: _model(place / name) for name in staying}
+    # By folder: the name of a link is that of what it leads to, and another folder here may have it.
+    folders = sorted({path.parent for path in place.glob("*/config.json")})
+    if not folders:
+        find_runs(place)
+    lines = {folder: run_line(folder.name, folder) for folder in folders}
+    runs = [folder for folder in lines if not _is_other(folder)]
+    oldest_first = sorted(runs, key=lambda folder: lines[folder].changed)
+    old = oldest_first[: max(0, len(runs) - keep)] + [folder for folder in lines if folder not in runs]
+    old = [folder for folder in old if time.time() - lines[folder].changed > older_than_s]
+    bases = {folder.name: _model(folder) for folder in lines if folder not in old}
     found = []
-    for line in old:
-        folder = place / line.name
-        why = (
-            "it is running"
-            if states[line.name] == "running"
-            else "it is a link"
-            if folder.is_symlink()
-            else ""
-        )
+    for folder in old:
+        why = _is_other(folder) or ("it is running" if lines[folder].state == "running" else "")
         why = why or _used_by(folder, bases)
-        found.append(Prunable(line.name, folder, line.changed, _size(folder), why))
+        found.append(Prunable(folder.name, folder, lines[folder].changed, _size(folder), why))
     return found
 
 
+def _is_other(folder: Path) -> str:
+    """Return why a folder is not deleted as a run whatever its age, "" for a run that may be."""
+    if folder.is_symlink():
+        return "it is a link"
+    config = None if (folder / "config.json").is_symlink() else read_json(folder / "config.json")
+    if config is None or not all(isinstance(config.get(section), dict) for section in ("env", "train")):
+        return "it is no run: its config.json is not one of a run"
+    return ""
+
+
 def delete_run(folder: Path) -> None:
-    """Delete a run's folder. Raises `ConfigError` if the run is in use or cannot be deleted.
+    """Delete a run's folder. Raises `ConfigError` if it is no run, in use, or cannot be deleted.
 
     What says that the folder is a run goes last, so that a deletion that is interrupted can be repeated.
     """
+    if other := _is_other(folder):
+        raise ConfigError(f"{folder}: is not deleted: {other}")
     with RunFolder(folder):
         try:
             for path in list(folder.iterdir()):

@@ -151,8 +151,11 @@ def _writes(folder: Path) -> bool:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return a run's configuration as it was written, of which the values are not checked."""
-    config: dict[str, Any] = {"train": {}, "env": {}, "algo": {}, "model": {}}
-    config |= read_json(folder / "config.json") or {}
+    config = read_json(folder / "config.json") or {}
+    for section in ("train", "env", "algo", "model"):
+        # Any folder may hold a file of this name.
+        if not isinstance(config.get(section), dict):
+            config[section] = {}
     config["train"] = {"num_steps": 0} | config["train"]
     config["env"] = {"name": ""} | config["env"]
     return config

@@ -10,7 +10,6 @@ from typing import Any
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.config_sections import is_loaded
 from asyncrl.errors import ConfigError
-from asyncrl.gpus import BY_TURNS
 from asyncrl.launch.placement import Placement, placed, plan
 from asyncrl.launch.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture
@@ -129,8 +128,6 @@ class PolicyMemory:
     trainer: dict[str, list[Item]]
     """Of one rank, at each moment of a step."""
     engine: EngineMemory
-    lent: EngineMemory
-    """Of an engine on loan."""
     published: int
     """Bytes of one version."""
     offloaded: int
@@ -152,9 +149,9 @@ class PolicyMemory:
         found = [*items, Item("fragmentation", int(FRAGMENTATION * sum(item.bytes for item in items)))]
         return [*found, Item("NCCL buffers", COLLECTIVES)] if self.config.train.ranks > 1 else found
 
-    def one_engine(self, asleep: bool, lent: bool = False) -> list[Item]:
+    def one_engine(self, asleep: bool) -> list[Item]:
         """Return what an engine takes of each of its GPUs."""
-        engine, graphs = self.lent if lent else self.engine, [Item("engine: CUDA graphs", GRAPHS)]
+        engine, graphs = self.engine, [Item("engine: CUDA graphs", GRAPHS)]
         if asleep:
             return graphs
         return [
@@ -200,15 +197,12 @@ class Planner:
                 shapes[name] = architecture(config, f"{name}.path", path)
         rank = self._rank(config, shapes)
         element = 2 if config.model.dtype == "bfloat16" else 4
-        engine, lent = (
-            engine_memory(
-                shapes["policy"], rank.parameters * element, self.gpu, most, config.engine.tensor_parallel,
-                config.engine.max_num_seqs, element, config.engine.pipeline_parallel,
-            )
-            for most in (share, min(share, BY_TURNS))
+        engine = engine_memory(
+            shapes["policy"], rank.parameters * element, self.gpu, share, config.engine.tensor_parallel,
+            config.engine.max_num_seqs, element, config.engine.pipeline_parallel,
         )  # fmt: skip
         published = (rank.trained if config.lora.rank else rank.parameters) * element
-        return PolicyMemory(config, rank.moments, engine, lent, published, rank.offloaded, rank.state)
+        return PolicyMemory(config, rank.moments, engine, published, rank.offloaded, rank.state)
 
     def advise(self, prediction: Prediction) -> Prediction:
         """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
@@ -381,9 +375,8 @@ def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int)
         device.gpus.append(number)
         if not device.items:
             _fill(
-                device, placement, [policies[name] for name in trainers], [policies[name] for name in engines],
-                number in placement.lending,
-            )  # fmt: skip
+                device, placement, [policies[name] for name in trainers], [policies[name] for name in engines]
+            )
     return list(found.values())
 
 
@@ -392,27 +385,22 @@ def _fill(
     placement: Placement,
     trainers: list[PolicyMemory],
     engines: list[PolicyMemory],
-    lent: bool,
 ) -> None:
     """Note what a GPU holds when it holds most."""
     contexts = Item("CUDA contexts", (len(trainers) + len(engines)) * CONTEXT)
     every = range(len(trainers))
     # Which trainers work, and whether the engines sleep meanwhile.
-    if placement.trainers_by_turns:
-        turns: list[tuple[Sequence[int], bool]] = [([number], False) for number in every] or [(every, False)]
-    elif (placement.sleep or lent) and trainers and engines:
-        turns = [(every, True), ((), False)]
-    else:
-        turns = [(every, False)]
+    by_turns = bool(placement.sleep and trainers and engines)
+    turns: list[tuple[Sequence[int], bool]] = [(every, True), ((), False)] if by_turns else [(every, False)]
     states: list[tuple[str, list[Item]]] = []
     for working, asleep in turns:
         ranks = [item for number in every for item in trainers[number].rank(number not in working)]
-        served = [item for one in engines for item in one.one_engine(asleep=asleep, lent=lent)]
+        served = [item for one in engines for item in one.one_engine(asleep=asleep)]
         when = trainers[working[0]].moment if working else "the engines' turn" if trainers else ""
         states.append((when, _added([*ranks, *served, contexts])))
     device.moment, device.items = max(states, key=lambda state: sum(item.bytes for item in state[1]))
     for one in engines:
-        longest, engine = one.config.engine.max_model_len, one.lent if lent else one.engine
+        longest, engine = one.config.engine.max_model_len, one.engine
         if not engine.holds(longest):
             device.problems.append(
                 f"the engine's KV cache holds {engine.kv_tokens:,} tokens, and a sequence may have "

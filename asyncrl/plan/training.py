@@ -256,7 +256,7 @@ def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory, optimizer:
             found.copies["whole vocabulary projection of the teacher"] = sum(
                 map(_bytes, lm_head.parameters())
             )
-    for name in ("reference", "teacher", "average", "snapshots", "slow_critic"):
+    for name in ("reference", "teacher", "average", "snapshots"):
         model = getattr(getattr(auxiliary, name), "model", None)
         if model is None:
             continue

@@ -43,4 +43,9 @@ class CodeReward:
         )
         share = sum(verdict.passed) / count
         success = share == 1.0
-        return Score(float(success), {self.name: float(success), "tests": share}, program_of(completion.text, tests), success)
+        return Score(
+            float(success),
+            {self.name: float(success), "tests": share},
+            program_of(completion.text, tests),
+            success,
+        )

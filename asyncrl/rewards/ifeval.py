@@ -43,7 +43,9 @@ class InstructionFollowing:
         row = completion.row
         if (why := self.check_row(row)) is not None:
             raise NotJudged(f"reward 'ifeval', {describe_row(row)}: {why}")
-        kwargs = [{key: value for key, value in (one or {}).items() if value is not None} for one in row["kwargs"]]
+        kwargs = [
+            {key: value for key, value in (one or {}).items() if value is not None} for one in row["kwargs"]
+        ]
         prompt = row["prompt"] if isinstance(row["prompt"], str) else str(row["prompt"][-1]["content"])
         request = {
             "prompt": prompt,
@@ -73,4 +75,6 @@ def checks_of(python: str) -> HelperProcess:
         "immutabledict and nltk there, or into an environment of its own, whose interpreter `python` then names "
         "(docs/evaluation.md)"
     )
-    return HelperProcess([python or sys.executable, "-I", str(CHECKS)], missing, few_variables("NLTK_DATA"), START_S)
+    return HelperProcess(
+        [python or sys.executable, "-I", str(CHECKS)], missing, few_variables("NLTK_DATA"), START_S
+    )

@@ -41,9 +41,11 @@ def load_reward(spec: str | Sequence[str | Mapping[str, Any]], *, key: str = "da
             raise ConfigError(f"{where}: unknown key {unknown[0]!r}; allowed: {', '.join(KEYS)}")
         weight = _number(table.get("weight", 1.0), f"{where}.weight")
         reward = _named(table["name"], where, table.get("timeout_s"), may_skip=len(spec) > 1)
-        name = getattr(reward, "name", table["name"])
+        name = str(getattr(reward, "name", table["name"]))
         while name in (taken for taken, _, _ in parts):
-            name = f"{getattr(reward, 'name', table['name'])}_{sum(n.startswith(name) for n, _, _ in parts) + 1}"
+            name = (
+                f"{getattr(reward, 'name', table['name'])}_{sum(n.startswith(name) for n, _, _ in parts) + 1}"
+            )
         parts.append((name, reward, weight))
     return Weighted(parts)
 

@@ -30,13 +30,21 @@ class MathReward:
         except KeyError as error:
             return str(error.args[0])
         reasons = [never_right(gold) for gold in found]
-        return reasons[0] if reasons and None not in reasons else None if reasons else "the answer is an empty list"
+        return (
+            reasons[0]
+            if reasons and None not in reasons
+            else None
+            if reasons
+            else "the answer is an empty list"
+        )
 
     async def _score(self, completion: Completion) -> Score:
         try:
             right = golds(completion.row)
         except KeyError as error:
-            raise NotJudged(f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}") from None
+            raise NotJudged(
+                f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}"
+            ) from None
         given = extract(completion.text)
         success = False
         for gold in right if given is not None else ():

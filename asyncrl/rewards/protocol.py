@@ -37,7 +37,7 @@ class Score:
     """Whether the answer is right; None where the reward does not say."""
 
 
-class NotJudged(InfrastructureError):  # noqa: N818
+class NotJudged(InfrastructureError):
     """An answer that could not be judged: a grader that died or was cut off, a function that raised or hung.
 
     The episode fails as infrastructure does. It never becomes a reward of 0.

@@ -3,7 +3,7 @@
 | parameters | is called |
 |---|---|
 | `completions`, any columns | as TRL does: once for all, lists of equal length; returns a list |
-| `solution_str`, `ground_truth`, `data_source`, `extra_info` | as verl does; with an "s" at the end of each, once for all |
+| `solution_str`, `ground_truth`, `data_source`, `extra_info` | as verl does; with an "s" added to each, for all |
 | `completion`, `state`, `info`, `task`, `parser`, ... | as verifiers does its rubrics' functions |
 | `completion`, `answer`, `row`, any columns | for one answer, the completion as text |
 """
@@ -45,7 +45,9 @@ class Signature:
     def __init__(self, function: Callable[..., Any]) -> None:
         found = inspect.signature(function)
         self.names = [
-            name for name, one in found.parameters.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            name
+            for name, one in found.parameters.items()
+            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         ]
         self.takes_all = any(one.kind is one.VAR_KEYWORD for one in found.parameters.values())
         self.required = [
@@ -58,11 +60,16 @@ class Signature:
         known = {*SAID, "completions", "solution_str", "solution_strs", "state", "row"}
         if not known & {*self.names} and not self.takes_all:
             raise TypeError(
-                f"takes ({', '.join(self.names)}), none of which gets what the policy wrote; name one of its parameters "
-                "completion (one answer as text), completions (a batch, as in TRL) or solution_str (as in verl)"
+                f"takes ({', '.join(self.names)}), none of which gets what the policy wrote; name one of its "
+                "parameters completion (one answer as text), completions (a batch, as in TRL) or solution_str (one, as "
+                "in verl)"
             )
         annotation = found.parameters["completion"].annotation if "completion" in found.parameters else None
-        self.wants_messages = bool({*RUBRIC} & {*self.names}) or "list" in str(annotation).lower() or "Messages" in str(annotation)
+        self.wants_messages = (
+            bool({*RUBRIC} & {*self.names})
+            or "list" in str(annotation).lower()
+            or "Messages" in str(annotation)
+        )
         self.is_batch = "completions" in self.names or "solution_strs" in self.names
 
     def missing(self, row: Item) -> str | None:
@@ -79,7 +86,11 @@ class Signature:
     def arguments(self, items: Sequence[Item]) -> dict[str, Any]:
         """Return the arguments of one call: for all items of a batch, or for the only one."""
         if "solution_strs" in self.names:
-            return {name + "s": [self._verl(item)[name] for item in items] for name in VERL if name + "s" in self.names}
+            return {
+                name + "s": [self._verl(item)[name] for item in items]
+                for name in VERL
+                if name + "s" in self.names
+            }
         if self.is_batch:
             return self._trl(items)
         (item,) = items
@@ -103,8 +114,8 @@ class Signature:
             given.setdefault(name, said)
         if self.wants_messages:
             task, info = row.get("task", "default"), row.get("info", {})
-            state = {"prompt": item["prompt"], "completion": said, "answer": given["answer"], "task": task, "info": info,
-                     "turn": 1, "responses": []}  # fmt: skip
+            state = {key: given[key] for key in ("prompt", "completion", "answer")}
+            state |= {"task": task, "info": info, "turn": 1, "responses": []}
             given.update(task=task, info=info, state=state, parser=Parser())
         return given if self.takes_all else {name: given[name] for name in self.names if name in given}
 
@@ -114,7 +125,8 @@ class Signature:
         columns = dict.fromkeys(name for item in items for name in item["row"])
         given: dict[str, Any] = {name: [item["row"].get(name) for item in items] for name in columns}
         given["completions"] = [
-            [{"role": "assistant", "content": item["text"]}] if in_messages else item["text"] for item in items
+            [{"role": "assistant", "content": item["text"]}] if in_messages else item["text"]
+            for item in items
         ]
         given["prompts"] = [item["row"].get("prompt", item["prompt"]) for item in items]
         if "answer" in self.names and "answer" not in given:

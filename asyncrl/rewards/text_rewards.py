@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,9 @@ from asyncrl.rewards.rows import describe_row
 
 PATTERN_TIMEOUT_S = 2.0
 """Of one search."""
-_CHOICE_SAID = re.compile(r"(?<![A-Za-z])\(([A-Z])\)|(?<![A-Za-z])([A-Z])(?:[).:]|(?![A-Za-z']))")
+_CHOICE_SAID = re.compile(
+    r"(?<![A-Za-z])\(([A-Z])\)|(?<![A-Za-z])(?!A (?!or\b|and\b)[a-z])([A-HJ-Z])(?:[).:]|(?![A-Za-z']))"
+)
 
 
 class _TextReward:
@@ -46,7 +49,9 @@ class _TextReward:
         try:
             right = self._right(completion.row)
         except (KeyError, ValueError) as error:
-            raise NotJudged(f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}") from None
+            raise NotJudged(
+                f"reward {self.name!r}, {describe_row(completion.row)}: {error.args[0]}"
+            ) from None
         given = self._given(completion.text)
         success = given is not None and given in right
         return Score(float(success), {self.name: float(success)}, given, success)
@@ -59,7 +64,11 @@ class Exact(_TextReward):
 
     def _right(self, row: Mapping[str, Any]) -> list[str]:
         found = published_answer(row)
-        return [_blanks(str(one)) for one in (found if isinstance(found, list | tuple) else [found]) if str(one).strip()]
+        return [
+            _blanks(str(one))
+            for one in (found if isinstance(found, list | tuple) else [found])
+            if str(one).strip()
+        ]
 
     def _given(self, text: str) -> str | None:
         said = after_reasoning(text)
@@ -122,15 +131,18 @@ class Pattern:
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """See `Reward.check_row`."""
         try:
-            return None if not self.pattern.groups or str(published_answer(row)).strip() else "the answer is empty"
+            return (
+                None
+                if not self.pattern.groups or str(published_answer(row)).strip()
+                else "the answer is empty"
+            )
         except KeyError as error:
             return str(error.args[0])
 
     def _score(self, completion: Completion) -> Score:
-        last = None
         try:
-            for last in self.pattern.finditer(after_reasoning(completion.text), timeout=PATTERN_TIMEOUT_S):
-                pass
+            said = after_reasoning(completion.text)
+            found = collections.deque(self.pattern.finditer(said, timeout=PATTERN_TIMEOUT_S), maxlen=1)
             right = str(published_answer(completion.row)).strip() if self.pattern.groups else ""
         except TimeoutError:
             raise NotJudged(
@@ -139,7 +151,7 @@ class Pattern:
             ) from None
         except KeyError as error:
             raise NotJudged(f"reward 'regex', {describe_row(completion.row)}: {error.args[0]}") from None
-        given = None if last is None else next((one for one in last.groups() if one is not None), last[0])
+        given = next((one for one in found[0].groups() if one is not None), found[0][0]) if found else None
         success = given is not None and (not self.pattern.groups or given.strip() == right)
         return Score(float(success), {self.name: float(success)}, given, success)
 

@@ -41,7 +41,9 @@ class UserFunction:
         self.path, self.timeout_s, self.may_skip = path, timeout_s, may_skip
         self.name = getattr(function, "__name__", path.rpartition(":")[2])
         count = 1 if inspect.iscoroutinefunction(function) else PROCESSES
-        self._process = UserProcess([sys.executable, "-P", str(MAIN)], {"path": sys.path, "function": path}, count, path)
+        self._process = UserProcess(
+            [sys.executable, "-P", str(MAIN)], {"path": sys.path, "function": path}, count, path
+        )
 
     async def score(self, completions: Sequence[Completion]) -> list[Score]:
         """See `Reward.score`."""
@@ -51,7 +53,13 @@ class UserFunction:
         if self.signature.is_batch:
             values = await self._call(completions)
         else:
-            values = [value for found in await asyncio.gather(*(self._call([one]) for one in completions)) for value in found]
+            found = await asyncio.gather(*(self._call([one]) for one in completions), return_exceptions=True)
+            values = []
+            for result in found:
+                # The first that failed is told, in their order.
+                if isinstance(result, BaseException):
+                    raise result
+                values += result
         return [self._score(one, value) for one, value in zip(completions, values, strict=True)]
 
     def check_row(self, row: Mapping[str, Any]) -> str | None:
@@ -76,9 +84,13 @@ class UserFunction:
             raise NotJudged(self._told(first, reply["error"]))
         values = reply["values"]
         if not isinstance(values, list):
-            raise NotJudged(self._told(first, f"must return a list of {len(completions)} numbers, got {values}"))
+            raise NotJudged(
+                self._told(first, f"must return a list of {len(completions)} numbers, got {values}")
+            )
         if len(values) != len(completions):
-            raise NotJudged(self._told(first, f"returned {len(values)} values for {len(completions)} completions"))
+            raise NotJudged(
+                self._told(first, f"returned {len(values)} values for {len(completions)} completions")
+            )
         return values
 
     def _score(self, completion: Completion, value: Any) -> Score:
@@ -96,7 +108,9 @@ class UserFunction:
             shown = value.get("no number", value) if isinstance(value, dict) else value
             raise NotJudged(self._told(completion, f"returned {shown}, which is no number"))
         if not -MAX_REWARD <= value <= MAX_REWARD:
-            raise NotJudged(self._told(completion, f"returned {value}; a reward is a number up to ±{MAX_REWARD:g}"))
+            raise NotJudged(
+                self._told(completion, f"returned {value}; a reward is a number up to ±{MAX_REWARD:g}")
+            )
         return Score(float(value), {self.name: float(value), **components})
 
     def _told(self, completion: Completion, what: str) -> str:

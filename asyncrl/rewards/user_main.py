@@ -3,8 +3,8 @@
     PYTHON -P asyncrl/rewards/user_main.py
 
 The first line of its input is `{"path": [...], "function"}`: where modules are searched, and the import path. Then
-`{"id", "items"}` are answered by `{"id", "values"}` or `{"id", "error"}`. Plain functions run one after the other in the
-main thread, where signals work; coroutines run together.
+`{"id", "timeout_s", "items"}` are answered by `{"id", "values"}` or `{"id", "error"}`. Plain functions run one after
+the other in the main thread, where signals work; coroutines run together.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
@@ -35,6 +36,7 @@ def main() -> None:
         with lock:
             print(json.dumps({"id": request["id"], **reply}), file=out, flush=True)
 
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     print("ready", file=out, flush=True)
     if not inspect.iscoroutinefunction(function):
         for line in sys.stdin:
@@ -44,11 +46,23 @@ def main() -> None:
     asyncio.run(_serve(function, signature, answer))
 
 
+def _end_with_parent(parent: int) -> None:
+    """End this process when the one that asks is gone, even if the function hangs."""
+    while os.getppid() == parent:
+        time.sleep(2.0)
+    os._exit(1)
+
+
 async def _serve(function: Any, signature: Any, answer: Any) -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def one(request: dict[str, Any]) -> None:
-        answer(request, await _called(function, signature, request["items"]))
+        try:
+            async with asyncio.timeout(request["timeout_s"]):
+                reply = await _called(function, signature, request["items"])
+        except TimeoutError:
+            reply = {"error": f"did not return within {request['timeout_s']:g} s"}
+        answer(request, reply)
 
     while line := await asyncio.to_thread(sys.stdin.readline):
         task = asyncio.create_task(one(json.loads(line)))
@@ -68,7 +82,7 @@ async def _called(function: Any, signature: Any, items: list[dict[str, Any]]) ->
                 results = list(await asyncio.gather(*results))
             values = [_plain(one) for one in results]
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
             raise
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import json
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ from asyncrl.rewards.protocol import NotJudged
 START_S = 300.0
 """A user's module may import a lot."""
 LINE_BYTES = 1 << 26
+GRACE_S = 10.0
 
 
 class UserProcess:
@@ -35,7 +39,7 @@ class UserProcess:
         atexit.register(self.close)
 
     async def ask(self, items: str, timeout_s: float) -> dict[str, Any]:
-        """Return the reply to a request. Raises `TimeoutError`, and `NotJudged` if the process does not start or ends."""
+        """Return the reply to a request. Raises `TimeoutError`; `NotJudged` if the process does not start or ends."""
         return await asyncio.to_thread(self._ask, items, timeout_s)
 
     def close(self) -> None:
@@ -70,7 +74,7 @@ class UserProcess:
         return worker
 
     def _reserve(self) -> _Worker:
-        worker = _Worker(self._argv, self._what)
+        worker = _Worker(self._argv, self._what, self._shares)
         self._all.add(worker)
         return worker
 
@@ -95,8 +99,8 @@ class UserProcess:
 class _Worker:
     """One process."""
 
-    def __init__(self, argv: Sequence[str], what: str) -> None:
-        self._argv, self._what = argv, what
+    def __init__(self, argv: Sequence[str], what: str, shares: bool) -> None:
+        self._argv, self._what, self._shares = argv, what, shares
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count()
         self._lock = threading.Condition()
@@ -105,7 +109,9 @@ class _Worker:
 
     def start(self, first: bytes) -> None:
         """Start it and wait until it has imported the function. Raises `NotJudged`."""
-        process = self._process = subprocess.Popen(self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = self._process = subprocess.Popen(
+            self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
         assert process.stdin is not None and process.stdout is not None
         timer = threading.Timer(START_S, process.kill)
         timer.start()
@@ -119,7 +125,9 @@ class _Worker:
             timer.cancel()
         if not is_ready:
             self.ended = True
-            raise NotJudged(f"reward {self._what}: its process did not start; its error is in this process's log")
+            raise NotJudged(
+                f"reward {self._what}: its process did not start; its error is in this process's log"
+            )
         threading.Thread(target=self._read, name=f"reward {self._what}", daemon=True).start()
 
     def ask(self, items: str, timeout_s: float) -> dict[str, Any]:
@@ -128,11 +136,14 @@ class _Worker:
         assert self._process is not None and self._process.stdin is not None
         with self._lock:
             try:
-                self._process.stdin.write(f'{{"id": {number}, "items": {items}}}\n'.encode())
+                head = f'{{"id": {number}, "timeout_s": {timeout_s}, "items": '
+                self._process.stdin.write(f"{head}{items}}}\n".encode())
                 self._process.stdin.flush()
             except OSError:
                 self.ended = True
-            if not self._lock.wait_for(lambda: number in self._replies or self.ended, timeout_s):
+            # One that all calls share limits each by itself, and is ended only if it does not do that.
+            limit_s = timeout_s + (GRACE_S if self._shares else 0.0)
+            if not self._lock.wait_for(lambda: number in self._replies or self.ended, limit_s):
                 raise TimeoutError
             if number not in self._replies:
                 raise NotJudged(f"reward {self._what}: its process ended before it returned")
@@ -141,7 +152,9 @@ class _Worker:
     def kill(self) -> None:
         """End the process, if there is one."""
         if self._process is not None:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                # With what the function started.
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def _read(self) -> None:

@@ -11,7 +11,7 @@ from asyncrl.rewards.rows import describe_row
 
 
 class Weighted:
-    """`parts`: name, reward and weight of each; names are unique."""
+    """`parts`: name, reward and weight of each; names are unique. The first that has a verdict says what is right."""
 
     def __init__(self, parts: Sequence[tuple[str, Reward, float]]) -> None:
         self.parts = list(parts)
@@ -29,14 +29,18 @@ class Weighted:
     def _sum(self, completion: Completion, scores: Sequence[Score]) -> Score:
         total, components, said = 0.0, {}, False
         for (name, _, weight), score in zip(self.parts, scores, strict=True):
-            components.update({f"{name}/{inner}": value for inner, value in score.components.items() if inner != name})
+            components.update(
+                {f"{name}/{inner}": value for inner, value in score.components.items() if inner != name}
+            )
             if score.total != score.total:
                 continue
             said = True
             total += weight * score.total
             components[name] = score.total
         if not said:
-            raise NotJudged(f"no reward says anything of the answer to {describe_row(completion.row)}: all returned None")
-        verdicts = [score.success for score in scores if score.success is not None]
+            raise NotJudged(
+                f"no reward says anything of the answer to {describe_row(completion.row)}: all returned None"
+            )
+        success = next((score.success for score in scores if score.success is not None), None)
         extracted = next((score.extracted for score in scores if score.extracted is not None), None)
-        return Score(total, components, extracted, all(verdicts) if verdicts else None)
+        return Score(total, components, extracted, success)

@@ -9,19 +9,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-
-from asyncrl.algo.curation.branch_width import is_pruned
 from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
 from asyncrl.chat.tool_calls import TurnParser
-from asyncrl.chat.trajectory_builder import NO_TOKENS, TrajectoryBuilder
+from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.config import Config
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
 from asyncrl.rollout.examples import with_examples
-from asyncrl.rollout.given_prefix import GivenPrefix, StartedTurn
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.tracing import span
@@ -143,12 +139,8 @@ class ChatPlayer:
         opening = with_examples(session.messages, request.examples)
         main = Conversation(builder, self.renderer, opening, session.tools)
         conversations = Conversations(main, self.settings.next_states)
-        prefix = request.prefix or GivenPrefix(())
-        given, confidences = prefix.turns, list(prefix.confidences)
+        given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):
-            if prefix.floor and turn > len(given) and is_pruned(confidences, prefix.floor):
-                conversations.current.drop_observation()
-                return conversations.finish(Status.TRUNCATED, "pruned", check)
             room = limits.max_tokens - conversations.current.builder.num_tokens
             if room < 1:
                 conversations.current.drop_observation()
@@ -158,8 +150,6 @@ class ChatPlayer:
                 conversations.current.builder.add_given_turn(given[turn])
             elif await self._sample(conversations, request, turn, max_tokens):
                 return conversations.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
-            elif prefix.floor:
-                confidences.append(conversations.current.builder.last_confidence())
             step = await self._step(conversations, session, turn)
             if step.truncated and step.done:
                 return conversations.finish(Status.TRUNCATED, "environment", check)
@@ -185,16 +175,12 @@ class ChatPlayer:
         """Sample one turn; True when it was cut by `max_tokens` before it ended."""
         builder = conversations.current.builder
         start = time.monotonic()
-        started = _started(request, builder, turn)
-        begun = NO_TOKENS if started is None else started.token_ids
         asked = GenerateRequest(
             id=f"{request.id}-{turn}",
-            token_ids=builder.token_ids()
-            if started is None
-            else np.concatenate([builder.token_ids(), begun]),
-            max_tokens=max_tokens - len(begun),
+            token_ids=builder.token_ids(),
+            max_tokens=max_tokens,
             temperature=self.settings.temperature,
-            seed=self._seed(request, builder, turn),
+            seed=self._seed(builder, turn),
             stop_token_ids=self.renderer.stop_token_ids,
             session=(request.prefix.session if request.prefix is not None else "") or request.id,
             min_version=request.min_version,
@@ -205,23 +191,14 @@ class ChatPlayer:
             images=builder.images,
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
-            if started is None:
-                builder.add_turn(generated := await self.generator.generate(asked))
-            else:
-                generated = started.sampled
-                if generated.finish_reason == "length" and asked.max_tokens > 0:
-                    generated = generated.followed_by(await self.generator.generate(asked))
-                builder.add_turn(generated, started.given)
+            builder.add_turn(generated := await self.generator.generate(asked))
         builder.engine_s += time.monotonic() - start
         if generated.finish_reason != "length":
             return False
         builder.cut_text = self.renderer.text(builder.last_turn())
         return True
 
-    def _seed(self, request: EpisodeRequest, builder: TrajectoryBuilder, turn: int) -> int | None:
-        """Return the seed of a turn; one of the episode's own does not depend on its place in the group."""
-        if request.seed is not None:
-            return sampling_seed(request.seed, builder.task.id, 0, turn)
+    def _seed(self, builder: TrajectoryBuilder, turn: int) -> int | None:
         if self.settings.seed is None:
             return None
         return sampling_seed(self.settings.seed, builder.task.id, builder.episode_index, turn)
@@ -244,12 +221,3 @@ class ChatPlayer:
             await session.close()
         except (EpisodeError, InfrastructureError, DeadlineError):
             return
-
-
-def _started(request: EpisodeRequest, builder: TrajectoryBuilder, turn: int) -> StartedTurn | None:
-    """Return the beginning of a turn that a branch has sampled already; None where it was sampled after another
-    context, since the environment answered the given turns in another way."""
-    prefix = request.prefix
-    if prefix is None or prefix.started is None or turn != len(prefix.turns):
-        return None
-    return prefix.started if np.array_equal(builder.token_ids(), prefix.started.context) else None

@@ -47,9 +47,6 @@ class EpisodeRequest:
     """Turns of the episode, where fewer than the player allows; 0 for as many as it allows."""
     examples: tuple[str, ...] = ()
     """Transcripts of solved tasks that the prompt shows."""
-    seed: int | None = None
-    """Seed of this episode's sampling, from which those of its turns follow; None for what the player does. Agents
-    behind the gateway are given none."""
     timeout_s: float = 3600.0
     """Seconds the episode may take once its session is open; the caller cancels it then."""
     on_open: Callable[[], None] = _ignore

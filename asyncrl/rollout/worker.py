@@ -31,7 +31,7 @@ from asyncrl.errors import (
 from asyncrl.outage_log import OutageLog
 from asyncrl.rollout.group import GroupRunner
 from asyncrl.tracing import group_span, span
-from asyncrl.types import EXPLORED, FailureClass, Group, Lease
+from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger("asyncrl.rollout")
 
@@ -40,12 +40,12 @@ END_TIMEOUT_S = 5.0
 POLL_SPREAD = (0.5, 1.5)
 """Of `poll_s`: the shortest and the longest time that one call for a lease waits."""
 LIMIT_POLL_S = 0.25
+"""How often a slot above the limit checks it again."""
 ASK_AGAIN_S = 3.0
 """How long a worker waits that was refused a lease."""
 POLICY_ASK_AGAIN_S = 60.0
 """How long it waits that the buffer of a further policy refused. It has to lease a task to ask, and a run that has no
 other worker must see it idle meanwhile to end."""
-"""How often a slot above the limit checks it again."""
 MOST_ASKING = 8
 """Slots that ask for a lease at once; further free ones wait for their turn. Each long poll that comes back empty costs
 worker and buffer a request, and there may be hundreds of free slots. A freed batch is leased in a few round trips."""
@@ -78,23 +78,10 @@ class WorkerCounters:
     history_forks: int = 0
     """Turns before which the chat template would have rewritten what the policy had read or written."""
     leases_lost: int = 0
-    explored_groups: int = 0
-    """Groups whose candidates were played first."""
-    contrast_groups: int = 0
-    """Of these, those whose candidates differed in reward."""
-    candidates: int = 0
-    """Candidates that did not fail."""
-    candidate_tokens: int = 0
-    """Tokens sampled for candidates, failed ones included; they are not among `sampled_tokens`."""
     started: float = field(default_factory=time.time)
 
     def add(self, group: Group) -> None:
         self.groups += 1
-        if group.trajectories and (explored := group.trajectories[0].info.get(EXPLORED)):
-            self.explored_groups += 1
-            self.contrast_groups += explored["contrast"]
-            self.candidates += explored["candidates"]
-            self.candidate_tokens += explored["tokens"]
         for trajectory in group.trajectories:
             self.episodes[trajectory.failure or trajectory.status] += 1
             self.turns += len(trajectory.turns)

@@ -10,7 +10,10 @@ checkpoints/step-NNNNNN/        a policy in Hugging Face format, which transform
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from asyncrl.errors import InputError
 
 MARKER = "complete.json"
 """Written last; lists size and checksum of every other file."""
@@ -47,3 +50,19 @@ def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
         if digits.isdigit() and (path / MARKER).is_file() and (state_folder(path) / VALUES).is_file():
             found.append((int(digits), path))
     return sorted(found, reverse=True)
+
+
+def listed_files(path: Path, written: str | bytes) -> dict[str, tuple[int, str]]:
+    """Return size in bytes and checksum of each file of a checkpoint by what its marker says.
+
+    Raises `InputError` for a marker that is none, or names a file outside the checkpoint.
+    """
+    try:
+        listed = json.loads(written)
+        found = {name: (int(num_bytes), str(checksum)) for name, (num_bytes, checksum) in listed.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"checkpoint {path}: {MARKER} is damaged: {error!r:.200}") from error
+    for name in found:
+        if not name or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise InputError(f"checkpoint {path}: {MARKER} names a file elsewhere: {name!r:.200}")
+    return found

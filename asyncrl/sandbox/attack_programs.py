@@ -522,8 +522,19 @@ while not os.path.exists("spy"):
 print("DONE")
 """
 """Leaves behind whatever a program can, and processes that go on writing for two seconds."""
+FLAGS = """
+import fcntl, os, struct
+fd = os.open(".", os.O_RDONLY)
+for flag in (0x40, 0x80, 0x20, 0x10, 0x08):
+    try:
+        fcntl.ioctl(fd, 0x40086602, struct.pack("l", flag))
+    except OSError:
+        pass
+print("DONE")
+"""
+"""Sets what a folder's owner may set on it and no listing shows: its inode flags."""
 LOOK = """
-import os, stat, time
+import fcntl, os, stat, time
 time.sleep(0.2)
 for folder in (".", "/tmp", "/dev/shm"):
     for name in os.listdir(folder):
@@ -532,6 +543,11 @@ if stat.S_IMODE(os.stat(".").st_mode) != 0o700:
     print("LEAK the folder's mode")
 if os.listxattr("."):
     print("LEAK the folder's attributes")
+try:
+    if any(fcntl.ioctl(os.open(".", os.O_RDONLY), 0x80086601, bytes(8))):
+        print("LEAK the folder's flags")
+except OSError:
+    pass
 for name in os.listdir("/proc"):
     if name.isdigit() and int(name) != os.getpid():
         print("LEAK process", name)

@@ -248,6 +248,20 @@ async def episode_before(scene: Scene) -> list[str]:
         return leaks_in(await renewed.exec(code=programs.LOOK))
 
 
+async def marks_on_the_folder(scene: Scene) -> list[str]:
+    """What a program sets on the folder itself must not be there for the next episode; a session may end for it."""
+    box = await scene.open()
+    try:
+        leaks_in(await box.exec(code=programs.FLAGS))
+        renewed = await box.renew()
+    finally:
+        await box.stop()
+    if renewed is None:
+        return []
+    async with renewed:
+        return leaks_in(await renewed.exec(code=programs.LOOK))
+
+
 async def links(scene: Scene) -> list[str]:
     leaks = []
     async with await scene.open() as box:
@@ -379,6 +393,7 @@ ATTACKS = (
     Attack("namespaces and rare system calls", Guarantee.KERNEL_SURFACE, system_calls, own_kernel_only=True),
     Attack("daemonised leftovers", Guarantee.NO_LEFTOVERS, daemons),
     Attack("leftovers of the episode before", Guarantee.NO_LEFTOVERS, episode_before, passed_on_only=True),
+    Attack("marks on the folder", Guarantee.NO_LEFTOVERS, marks_on_the_folder, passed_on_only=True),
     Attack("kernel objects of other sessions", Guarantee.NO_LEFTOVERS, kernel_objects),
     Attack("links and paths on read and write", Guarantee.HOST_FILES, links),
     Attack("links swapped while reading", Guarantee.HOST_FILES, link_race),

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar
 
+from asyncrl.agent_time import granted, own
 from asyncrl.errors import ConfigError, ConflictError, InputError
 from asyncrl.sandbox import languages
 from asyncrl.sandbox.protocol import WORKDIR, ExecResult, Limits, Sandbox, SandboxSpec
 
 COMPILE_TIMEOUT_S = 60.0
 NOT_FOUND, CANNOT_RUN = 127, 126
+KILLED = 137
 """Exit statuses as in shells: no such program; a program that cannot start because of the session's own state."""
 PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+async def in_time(timeout_s: float, run: Callable[[float], Awaitable[ExecResult]]) -> ExecResult:
+    """Run a program within what the environment's step grants (`agent_time`); one that gets no time has timed out.
+
+    run: with the seconds that it may take.
+    """
+    async with granted(timeout_s) as grant:
+        if not grant.enough:
+            return ExecResult(KILLED, timed_out=True)
+        result = await run(grant.limit_s)
+        # What it waited for before it ran is not its own.
+        grant.used_s = result.wall_s
+        return result
 
 
 class Judge:
@@ -33,7 +49,8 @@ class Judge:
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         """Put files below `tests`. Raises `InputError` if the session's disk is full."""
-        made = await self.box.exec(["mkdir", "-p", self.logs])
+        with own():
+            made = await self.box.exec(["mkdir", "-p", self.logs])
         for path, data in files.items():
             await self.box.write(f"{self.tests}/{path}", data)
         if not made.ok:
@@ -56,7 +73,8 @@ class Judge:
     async def read(self, name: str, max_bytes: int) -> bytes | None:
         """Return a file below `logs`, or None without one. Raises `InputError` as `Sandbox.read` does."""
         path = f"{self.logs}/{name}"
-        there = await self.box.exec(["sh", "-c", '[ -e "$0" ] || [ -L "$0" ]', path])
+        with own():
+            there = await self.box.exec(["sh", "-c", '[ -e "$0" ] || [ -L "$0" ]', path])
         return await self.box.read(path, max_bytes) if there.ok else None
 
 
@@ -132,7 +150,8 @@ class BaseSandbox(Sandbox):
                 return built
         timeout_s = self.limits.wall_s if timeout_s is None else timeout_s
         bound = self.limits.output_bytes if max_output_bytes is None else max_output_bytes
-        return await self._run(self._checked(argv or ()), stdin, timeout_s, bound, env, cwd)
+        command = self._checked(argv or ())
+        return await in_time(timeout_s, lambda limit_s: self._run(command, stdin, limit_s, bound, env, cwd))
 
     async def build(self, code: str, language: str | None = None) -> tuple[ExecResult, tuple[str, ...]]:
         profile = languages.get(language or self.spec.language)
@@ -143,8 +162,9 @@ class BaseSandbox(Sandbox):
             return ExecResult(CANNOT_RUN, stderr=str(error).encode(), phase="compile"), profile.run
         if not profile.compile:
             return ExecResult(0, phase="compile"), profile.run
-        result = await self._run(
-            profile.compile, b"", COMPILE_TIMEOUT_S, self.limits.output_bytes, None, WORKDIR
+        bound, command = self.limits.output_bytes, profile.compile
+        result = await in_time(
+            COMPILE_TIMEOUT_S, lambda limit_s: self._run(command, b"", limit_s, bound, None, WORKDIR)
         )
         if result.returncode == NOT_FOUND:
             packages = " ".join(profile.packages)

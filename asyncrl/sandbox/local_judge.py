@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from asyncrl.sandbox.base import Judge
+from asyncrl.sandbox.base import Judge, in_time
 from asyncrl.sandbox.jail.files import NoSuchFile, read_file, write_file
 from asyncrl.sandbox.protocol import ExecResult
 
@@ -61,7 +61,10 @@ class LocalJudge(Judge):
         timeout_s: float,
         max_output_bytes: int,
     ) -> ExecResult:
-        return await self._session.run_judge(argv, stdin, timeout_s, max_output_bytes, env)
+        return await in_time(
+            timeout_s,
+            lambda limit_s: self._session.run_judge(argv, stdin, limit_s, max_output_bytes, env),
+        )
 
     async def read(self, name: str, max_bytes: int) -> bytes | None:
         folder = await self._session.judge_folder("logs")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from asyncrl.errors import ConflictError, InfrastructureError
+from asyncrl.sandbox.base import in_time
 from asyncrl.sandbox.bubblewrap import BubblewrapSandbox
 from asyncrl.sandbox.jail import seccomp
 from asyncrl.sandbox.jail.client import Channel
@@ -202,7 +203,10 @@ class ZygoteSandbox(BubblewrapSandbox):
         if argv is None and code is not None and python and not self.spec.allow_hosts:
             timeout_s = self.limits.wall_s if timeout_s is None else timeout_s
             bound = self.limits.output_bytes if max_output_bytes is None else max_output_bytes
-            return await self._run_job(code, stdin, timeout_s, bound, env, cwd)
+            text = code
+            return await in_time(
+                timeout_s, lambda limit_s: self._run_job(text, stdin, limit_s, bound, env, cwd)
+            )
         return await super().exec(
             argv, code=code, language=language, stdin=stdin, timeout_s=timeout_s,
             max_output_bytes=max_output_bytes, env=env, cwd=cwd,

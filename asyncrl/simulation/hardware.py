@@ -138,8 +138,7 @@ def operations(config: Config) -> int:
     Forward alone go the pass that compares log-probabilities, and those by which the objective reads other models or
     the policy as it was before the step, but for a reference or a teacher that is served elsewhere. A critic with a
     trunk of its own is taken to be as large as the policy, and what is asked for the right answer before each turn as
-    long as the batch. What agents that learn one after the other have changed takes another pass over their rows, all
-    but the last agent's: it is counted as a whole one.
+    long as the batch.
     """
     train, settings = config.train, resolve_settings(config.algo)
     words, passes = needed(settings), BatchPasses.of(settings, train.num_minibatches)
@@ -152,14 +151,13 @@ def operations(config: Config) -> int:
         "ratio_statistics" in words and (passes.policy or "step_start" not in words),
         "reference" in words and not is_url(config.reference.path),
         bool(words & {"teacher", "teacher_logits"}) and not is_url(config.teacher.path),
-        settings["sequential_agents"],
         "average" in words,
         "snapshots" in words,
     ]
     found = learning + 2 * sum(forward) + 6 * passes.score_norms
     critic = settings["value"]
     if passes.values and critic["trunk"] == "own":
-        found += critic["steps"] * (learning + 2 * (1 + ("slow_values" in words)))
+        found += critic["steps"] * (learning + 2)
     return found
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from asyncrl.algo.batch_passes import BatchPasses
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
-from asyncrl.algo.value import HEADS
 from asyncrl.errors import ConfigError
 from asyncrl.train.answer_probability import probabilities, probe_batch
 from asyncrl.train.auxiliary_weights import (
@@ -27,10 +26,10 @@ from asyncrl.train.auxiliary_weights import (
     FrozenPolicy,
     Snapshots,
 )
-from asyncrl.train.critic import CRITIC, Critic, SlowCritic
+from asyncrl.train.critic import CRITIC, Critic
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy import OldPolicies
-from asyncrl.train.policy import PolicyModel
+from asyncrl.train.policy import VALUES, PolicyModel
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.router_replay import replaying
 from asyncrl.train.scored_versions import ScoredVersions
@@ -46,13 +45,12 @@ FOR_ADVANTAGES = {
     "reference_logp": "reference_logp",
     "entropy": "entropy",
     "sum_pi_squared": "sum_pi_squared",
-    **{f"{head}old_values": f"{head}values" for head in HEADS},
-    **{f"{head}slow_values": f"{head}slow_values" for head in HEADS},
+    "old_values": "values",
 }
 """What `AdvantageBatch` calls the tensors that losses also know."""
 FOR_LOSS = (
     "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "advantages", "clip_scale",
-    *(f"{head}{name}" for head in HEADS for name in ("old_values", "returns")),
+    "old_values", "returns",
 )  # fmt: skip
 
 
@@ -97,7 +95,6 @@ class AuxiliaryModels:
     average: AveragedPolicy | None = None
     snapshots: Snapshots | OldPolicies | ScoredVersions | None = None
     critic: Critic | None = None
-    slow_critic: SlowCritic | None = None
 
     def __post_init__(self) -> None:
         present = {
@@ -106,7 +103,6 @@ class AuxiliaryModels:
             "average": self.average,
             "snapshots": self.snapshots,
             "values": self.critic,
-            "slow_values": self.slow_critic,
         }
         wanted = self.objective.needs | ({"teacher"} if self.objective.needs_teacher else set())
         for name, model in present.items():
@@ -148,22 +144,14 @@ class AuxiliaryModels:
     def critic_pass(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
     ) -> None:
-        """Compute into `found` what a critic with a trunk of its own and its slow copy say. A collective."""
+        """Compute into `found` what a critic with a trunk of its own says. A collective."""
         if self.critic is not None and self.critic.engine is not None:
             critic = self.critic
 
             def values(rows: Rows) -> dict[str, Tensor]:
                 return critic.outputs(engine, rows.token_ids, rows.mask, rows.images)
 
-            self._keep_values(found, whole_batch(engine, batch, settings, values, critic.names))
-        if self.slow_critic is not None:
-            slow, names = self.slow_critic, self.slow_critic.critic.names
-
-            def slow_values(rows: Rows) -> dict[str, Tensor]:
-                return slow.outputs(engine, rows.token_ids, rows.mask, rows.images)
-
-            computed = whole_batch(engine, batch, settings, slow_values, names)
-            self._keep_values(found, computed, "slow_values", "slow_bootstrap_values")
+            self._keep_values(found, whole_batch(engine, batch, settings, values, VALUES))
 
     def _policy_pass(
         self,
@@ -174,7 +162,7 @@ class AuxiliaryModels:
         found: StepTensors,
     ) -> None:
         shared = self.critic if passes.values and self.critic is not None and self.critic.shared else None
-        names = ("logp", *passes.extras, *(shared.names if shared is not None else ()))
+        names = ("logp", *passes.extras, *(VALUES if shared is not None else ()))
         computed = whole_batch(
             engine, batch, settings,
             lambda rows: engine.outputs(
@@ -189,19 +177,10 @@ class AuxiliaryModels:
         if "values" in computed:
             self._keep_values(found, computed)
 
-    def _keep_values(
-        self,
-        found: StepTensors,
-        computed: dict[str, Ragged],
-        tokens: str = "old_values",
-        ends: str = "bootstrap_values",
-    ) -> None:
-        """Keep what a critic's heads have computed, as what `tokens` and `ends` call it."""
-        for head in HEADS:
-            if f"{head}values" in computed:
-                found.tensors[f"{head}{tokens}"] = computed[f"{head}values"]
-            if f"{head}end_values" in computed:
-                found.rows[f"{head}{ends}"] = computed[f"{head}end_values"].values
+    def _keep_values(self, found: StepTensors, computed: dict[str, Ragged]) -> None:
+        """Keep what a critic has computed."""
+        found.tensors["old_values"] = computed["values"]
+        found.rows["bootstrap_values"] = computed["end_values"].values
 
     def _proximal(
         self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
@@ -355,8 +334,6 @@ class AuxiliaryModels:
             self.snapshots.remember(engine, version)
         if isinstance(self.reference, FrozenPolicy):
             self.reference.after_step(engine, version)
-        if self.slow_critic is not None:
-            self.slow_critic.after_step()
         return found
 
     def state_dict(self) -> dict[str, Any]:
@@ -365,9 +342,8 @@ class AuxiliaryModels:
             "reference": self.reference,
             "average": self.average,
             "snapshots": self.snapshots,
-            "slow_critic": self.slow_critic,
         }
-        kinds = FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies | ScoredVersions | SlowCritic
+        kinds = FrozenPolicy | AveragedPolicy | Snapshots | OldPolicies | ScoredVersions
         return {name: model.state_dict() for name, model in kept.items() if isinstance(model, kinds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

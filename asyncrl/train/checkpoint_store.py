@@ -6,14 +6,13 @@ none does not count.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
 
 import fsspec
 
-from asyncrl.run.checkpoints import MARKER, checkpoint_path, complete_checkpoints
+from asyncrl.run.checkpoints import MARKER, checkpoint_path, complete_checkpoints, listed_files
 
 log = logging.getLogger("asyncrl.train")
 
@@ -41,7 +40,7 @@ class CheckpointStore:
         """Store a complete checkpoint, and delete those older than the newest `keep`."""
         place = self._place(version)
         self._delete(version)
-        listed = json.loads((path / MARKER).read_text())
+        listed = listed_files(path, (path / MARKER).read_bytes())
         for name in (*listed, MARKER):
             self._files.makedirs(f"{place}/{name}".rpartition("/")[0], exist_ok=True)
             self._files.put_file(str(path / name), f"{place}/{name}")
@@ -58,7 +57,7 @@ class CheckpointStore:
         target, place = checkpoint_path(folder, wanted), self._place(wanted)
         partial = target.with_name(target.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        listed = json.loads(self._files.cat_file(f"{place}/{MARKER}"))
+        listed = listed_files(Path(place), self._files.cat_file(f"{place}/{MARKER}"))
         for name in (*listed, MARKER):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             self._files.get_file(f"{place}/{name}", str(partial / name))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -34,12 +33,14 @@ from torch import Tensor
 
 from asyncrl.disk import sync
 from asyncrl.errors import InputError
+from asyncrl.progress import elapsing
 from asyncrl.run.checkpoints import (
     MARKER,
     STATE,
     VALUES,
     checkpoint_path,
     complete_checkpoints,
+    listed_files,
     state_file,
     state_folder,
 )
@@ -208,7 +209,8 @@ class Checkpointer:
             if in_memory:
                 self._write_in_memory(tensors, values, after)
             if target is not None and policy is not None:
-                self._write(target, policy, tensors, values, after)
+                with elapsing(f"writing the checkpoint of version {version}"):
+                    self._write(target, policy, tensors, values, after)
             self.write_s = time.perf_counter() - begun
 
         self._writer = threading.Thread(target=write, name="checkpoint")
@@ -319,9 +321,13 @@ class Checkpointer:
         partial = target.with_name(target.name + ".partial")
         first = self.engine.rank == 0
         try:
-            with tempfile.TemporaryDirectory(prefix="asyncrl-checkpoint-") as scratch:
-                folder = self._choose_folder(partial, Path(scratch))
+            # Beside the checkpoints: what a killed trainer leaves there goes with the run, and is replaced by the next.
+            scratch = partial.with_name(f"rank-{self.engine.rank}.partial")
+            try:
+                folder = self._choose_folder(partial, scratch)
                 listed = self._write_parts(partial, folder, policy, tensors, values)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
             self._writers.together(
                 lambda: self._complete(partial, target, version, listed, after) if first else None
             )
@@ -360,6 +366,9 @@ class Checkpointer:
         seen = first or (partial / chosen).is_file()
         self._writers.together(lambda: None)  # all have looked
         (partial / chosen).unlink(missing_ok=True)
+        if not seen:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
         return partial if seen else scratch
 
     def _write_parts(
@@ -452,7 +461,7 @@ def newest_usable(folder: Path, at_most: int) -> tuple[int, Path] | None:
 def check_whole(path: Path) -> None:
     """Compare a checkpoint's files with its marker. Raises `InputError` naming the file that differs."""
     try:
-        listed = json.loads((path / MARKER).read_text())
+        listed = listed_files(path, (path / MARKER).read_bytes())
         for name, (num_bytes, checksum) in listed.items():
             file = path / name
             if file.stat().st_size != num_bytes or file_checksum(file) != checksum:

@@ -23,16 +23,13 @@ from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy
 from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
-from asyncrl.algo.curation.exploiter import ExploiterState, exploiter_state
-from asyncrl.algo.curation.exploiter import judge as judge_exploiter
-from asyncrl.algo.curation.opponents import score
 from asyncrl.algo.diagnostics.ess import sequence_ess
 from asyncrl.algo.kl import adapt_kl_coef
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.config import Config, TrainConfig
 from asyncrl.train.step_batch import StepBatch
-from asyncrl.types import OPPONENT, Trajectory
+from asyncrl.types import Trajectory
 
 PLAN_NUMBER = re.compile(r"\d{8,}-(?=.)")
 
@@ -197,36 +194,6 @@ def step_signals(batch: StepBatch, metrics: dict[str, float]) -> StepSignals:
 
 
 @dataclass(slots=True)
-class Exploiter:
-    """Says when an exploiter joins the population and starts again, see `asyncrl.algo.curation.exploiter`."""
-
-    limit: int
-    """Versions that it has at most."""
-    size: int
-    """Copies of it that are members at a time, the newest ones."""
-    state: ExploiterState = field(default_factory=ExploiterState)
-
-    def update(self, batch: StepBatch) -> tuple[bool, float]:
-        """Count a step's games against the newest version of the main policy, on the first rank.
-
-        Return whether the version that played them joins, and its win rate.
-        """
-        games: dict[tuple[int, int], float] = {}
-        for row in batch.fresh_rows:
-            trajectory = batch.trajectories[row]
-            if OPPONENT not in trajectory.info:
-                games.setdefault((int(batch.group[row]), trajectory.rollout), trajectory.reward)
-        points = score(list(games.values()))
-        win_rate = self.state.record.after(points, len(games)).win_rate
-        self.state, joins = judge_exploiter(self.state, batch.step, points, len(games), self.limit)
-        return joins, win_rate
-
-    def served(self, version: int) -> list[int]:
-        """Return the copies that engines hold beside `version`, with one that a group in flight may still play."""
-        return [joined for joined in self.state.joined[-self.size - 1 :] if joined <= version]
-
-
-@dataclass(slots=True)
 class Controls:
     """All controllers of a run; those the recipe does not use are None."""
 
@@ -236,7 +203,6 @@ class Controls:
     baselines: BaselineTracker | None = None
     roles: RoleBaselines | None = None
     guard: CollapseGuard | None = None
-    exploiter: Exploiter | None = None
     lr_power: float = 0.0
     lr_base_ess: float = 1.0
 
@@ -264,7 +230,6 @@ class Controls:
             "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
             "roles": json.dumps(self.roles.means) if self.roles else None,
             "guard": json.dumps(asdict(self.guard.state)) if self.guard else None,
-            "exploiter": json.dumps(asdict(self.exploiter.state)) if self.exploiter else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -278,8 +243,6 @@ class Controls:
             self.roles.means = json.loads(state["roles"])
         if self.guard and state.get("guard"):
             self.guard.state = state_of(json.loads(state["guard"]))
-        if self.exploiter and state.get("exploiter"):
-            self.exploiter.state = exploiter_state(json.loads(state["exploiter"]))
 
 
 def make_controls(config: Config, objective: Objective) -> Controls:

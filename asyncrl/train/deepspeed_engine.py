@@ -83,15 +83,6 @@ def wait_for_all_ranks() -> None:
         dist.barrier()
 
 
-def broadcast_flag(flag: bool) -> bool:
-    """Return what rank 0 says. A collective of the process group, for when there is no model yet."""
-    if dist.get_world_size() == 1:
-        return flag
-    said = torch.tensor([flag], device="cuda" if torch.cuda.is_available() else "cpu")
-    dist.broadcast(said, src=0)
-    return bool(said.item())
-
-
 def leave_distributed() -> None:
     """Leave the process group, together with all other ranks: one that ends while another still has its connections
     open may be aborted by its own communication threads. Does nothing outside a group."""

@@ -33,9 +33,6 @@ class Estimate:
     """[B]"""
     metrics: Metrics
     returns: Ragged | None = None
-    twin_returns: Ragged | None = None
-    q_returns: Ragged | None = None
-    twin_q_returns: Ragged | None = None
     clip_scale: Ragged | None = None
 
 
@@ -69,9 +66,6 @@ def estimate_advantages(
         keep,
         merge(one.metrics for one in found),
         returns=join("returns"),
-        twin_returns=join("twin_returns"),
-        q_returns=join("q_returns"),
-        twin_q_returns=join("twin_q_returns"),
         clip_scale=join("clip_scale"),
     )
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from asyncrl.data.codec import decode_group, unpack
 from asyncrl.errors import InputError, StaleError
 from asyncrl.train.answer_probability import probe_batch
-from asyncrl.train.explored import explored_metrics
-from asyncrl.train.prefills import prefill_metrics
 from asyncrl.train.router_replay import RouterReplay
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows, to_advantage_batch
 from asyncrl.types import GREEDY_REWARD, Group
@@ -91,8 +89,6 @@ class Examiner:
         if batch.num_rows:
             to_advantage_batch(batch)
             pad_rows(batch, [max(range(batch.num_rows), key=lambda row: batch.lengths[row])])
-        explored_metrics(batch.trajectories)
-        prefill_metrics(batch.trajectories)
 
 
 def _lease_of(body: bytes) -> str:

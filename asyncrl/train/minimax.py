@@ -24,6 +24,7 @@ from torch import Tensor
 from asyncrl.algo.curation.minimax import minimax_rewards
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import whole_batch
+from asyncrl.train.callbacks import TrainerCallback
 from asyncrl.train.checkpoint_files import KeptState, StateFiles
 from asyncrl.train.checkpointer import newest_usable
 from asyncrl.train.critic import CRITIC
@@ -31,6 +32,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT
 from asyncrl.train.policy import CriticModel, PolicyModel
 from asyncrl.train.serve_rows import share_batch
+from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import Rows, StepBatch, row_to_score
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Trajectory
@@ -190,6 +192,38 @@ class MinimaxReward:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.critic.load_state_dict(state)
+
+
+class Minimax(TrainerCallback):
+    """Trains an exploiter on these rewards, on all ranks."""
+
+    name = "minimax"
+    survives_going_back = True  # The policy that an exploiter is trained against has not gone back.
+
+    def __init__(self, reward: MinimaxReward) -> None:
+        self.reward = reward
+        self._rewarded: Rewarded | None = None
+
+    def batch(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> StepBatch:
+        self._rewarded = self.reward.apply(engine, batch, settings)
+        return self._rewarded.batch
+
+    def annotate(self, report: StepReport) -> None:
+        assert self._rewarded is not None
+        report.metrics |= self._rewarded.metrics
+        report.turn_rewards = self._rewarded.turn_rewards
+        self._rewarded = None
+
+    def before_checkpoint(self, engine: TrainEngine, on_disk: bool) -> None:
+        if on_disk:
+            # Nowhere else: what is trained again after a crash is valued by the critic of the checkpoint.
+            self.reward.critic.refresh(engine)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.reward.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reward.load_state_dict(state)
 
 
 def states_of(batch: StepBatch) -> tuple[list[Trajectory], list[list[Place]]]:

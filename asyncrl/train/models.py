@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.algo.objective import Objective, build_objective
-from asyncrl.algo.value import HEADS
 from asyncrl.config import Config
 from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.gpus import check_fused_kernel
@@ -19,7 +18,7 @@ from asyncrl.train.auxiliary_weights import (
     FrozenPolicy,
     Snapshots,
 )
-from asyncrl.train.critic import CriticSettings, make_critic, make_slow_critic
+from asyncrl.train.critic import CriticSettings, make_critic
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
 from asyncrl.train.minimax import MainCritic, MinimaxReward
 from asyncrl.train.old_policy import OldPolicies
@@ -32,10 +31,9 @@ from asyncrl.train.self_teacher import SelfTeacher
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
     """Load the policy, with a value head when a critic shares its trunk."""
     shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
-    heads = _heads(objective) if shared else ()
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
-            model, config.model.dtype, config.train.gradient_checkpointing, heads, config.lora, config.run.seed,
+            model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
             _matching(config), config.train.offload_activations,
         )  # fmt: skip
     return _with_kernel(config, policy)
@@ -75,9 +73,6 @@ def load_auxiliary_models(
         average=average,
         snapshots=snapshots,
         critic=critic,
-        slow_critic=make_slow_critic(critic, engine, model)
-        if critic is not None and "slow_values" in objective.needs
-        else None,
     )
 
 
@@ -89,16 +84,16 @@ def load_minimax(
     config, objective: of the exploiter. checkpoints: the main policy's, on the first rank. model: of both.
     """
     judged = build_objective(main.algo)
-    heads, dtype = _heads(judged), main.model.dtype
+    dtype = main.model.dtype
     if judged.settings["value"]["trunk"] == "shared":
         # Its states were sampled by another version: its own routers choose.
         matching = replace(_matching(main), router_replay=False)
         policy = load_policy(
-            model, dtype, value_heads=heads, lora=main.lora, seed=main.run.seed, matching=matching
+            model, dtype, value_head=True, lora=main.lora, seed=main.run.seed, matching=matching
         )
         critic = MainCritic(policy, checkpoints, _offload(config))
     else:
-        critic = MainCritic(load_critic(model, dtype, heads=heads), checkpoints, _offload(config))
+        critic = MainCritic(load_critic(model, dtype), checkpoints, _offload(config))
     return MinimaxReward(critic, objective.discount)
 
 
@@ -109,17 +104,6 @@ def _critic(objective: Objective) -> CriticSettings:
         float(value["learning_rate"]),
         value["warmup_steps"],
         value["steps"],
-        _heads(objective),
-    )
-
-
-def _heads(objective: Objective) -> tuple[str, ...]:
-    """Return which of a critic's heads an objective reads."""
-    state, twin, *actions = HEADS
-    return (
-        state,
-        *([twin] if "twin_values" in objective.needs else []),
-        *(actions if "q_values" in objective.needs else []),
     )
 
 
@@ -161,9 +145,7 @@ def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
 def _offload(config: Config) -> bool:
     """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
     over the ranks, since one of them has no room for it, and where others use the memory in between."""
-    placement = config.placement
-    shares = placement.sleep is True or placement.lent > 0 or placement.trainers_by_turns
-    return config.train.zero_stage == 3 or shares
+    return config.train.zero_stage == 3 or config.placement.sleep is True
 
 
 def _copy(config: Config, model: str) -> PolicyModel:

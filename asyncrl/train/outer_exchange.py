@@ -39,8 +39,12 @@ from asyncrl.algo.outer.mix import carried_over, mixed
 from asyncrl.algo.outer.schedule import due_fragments
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError, ConflictError, DeadlineError, InputError, StopError, UnavailableError
+from asyncrl.train.callbacks import TrainerCallback, Verdict
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import gather_weights, set_weights
+from asyncrl.train.step import StepReport
+from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.weights.outer_service import OuterService
 from asyncrl.weights.outer_tensors import WHOLE_BITS, decode, encode
 
@@ -74,27 +78,6 @@ class Exchange(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class NoExchange:
-    """The run trains alone."""
-
-    def join(self, engine: TrainEngine) -> bool:
-        """Return False."""
-        return False
-
-    def after_step(self, engine: TrainEngine, version: int) -> dict[str, float]:
-        """Do nothing."""
-        return {}
-
-    def leave(self) -> None:
-        """Do nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
 
 
 class Result(NamedTuple):
@@ -468,3 +451,31 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
 
 def _arrays(tensors: Mapping[str, Tensor]) -> Arrays:
     return {name: one.numpy() for name, one in tensors.items()}
+
+
+class Outer(TrainerCallback):
+    """Exchanges weights with other runs that train the same policy, on all ranks."""
+
+    name = "outer"
+    survives_going_back = True  # What other runs have in common with this one has not gone back.
+    waits = True
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def join(self, engine: TrainEngine) -> bool:
+        return self.exchange.join(engine)
+
+    def after_step(
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, report: StepReport
+    ) -> Verdict:
+        return Verdict(self.exchange.after_step(engine, batch.step + 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.exchange.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.exchange.load_state_dict(state)
+
+    def close(self) -> None:
+        self.exchange.leave()

@@ -24,6 +24,7 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, parse_config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
+from asyncrl.train.callbacks import TrainerCallback
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import STEPS, WEIGHT, WholeTensors, gather_state, load_state
@@ -40,7 +41,7 @@ MAX_FILES = 8
 ENGINES = "engines/"
 
 
-class PoisonFolder:
+class PoisonFolder(TrainerCallback):
     """Saves the groups that poisoned a step. Call on every rank; rank 0 writes."""
 
     def __init__(self, folder: Path, config: Config, model: str) -> None:
@@ -48,7 +49,7 @@ class PoisonFolder:
         self.config = config
         self.model = model
 
-    def save(
+    def poisoned(
         self,
         batch: StepBatch,
         wrong: Mapping[str, str],

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn.modules.dropout import _DropoutNd
 
-from asyncrl.algo.value import HEADS, STATE_HEADS
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.image_processor import ImageProcessor, load_image_processor
@@ -35,8 +34,8 @@ from asyncrl.train.vision import Placed, row_images, run_vision_trunk
 
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
-TWIN_STD = 0.01
-"""Of the weights with which a second head of a kind starts."""
+VALUES = ("values", "end_values")
+"""What a value head gives: see `read_values`."""
 MAX_LOGITS_ERROR = 0.01
 """Relative difference allowed between a model's own logits and those computed here: rounding alone."""
 PROBE = "_probe_once_divided"
@@ -57,8 +56,7 @@ class PolicyModel(nn.Module):
 
     Prompts and observations need no logits; with short turns they are most of the tokens, and the vocabulary
     projection is most of the memory. Logits are computed a chunk of tokens at a time, and once more in the backward
-    pass, so nothing of the size of tokens times vocabulary is kept. With `value_heads`, of `HEADS`, the trunk also
-    feeds a critic.
+    pass, so nothing of the size of tokens times vocabulary is kept. With `value_head` the trunk also feeds a critic.
     Shared prefixes are computed once where the model supports it (`asyncrl.train.prefix_tree`). With `router_replay`
     tokens go to the experts that `asyncrl.train.router_replay.replaying` was given. `image_processor` is that of a
     vision model.
@@ -67,7 +65,7 @@ class PolicyModel(nn.Module):
     def __init__(
         self,
         model: Any,
-        value_heads: tuple[str, ...] = (),
+        value_head: bool = False,
         router_replay: bool = False,
         image_processor: ImageProcessor | None = None,
     ) -> None:
@@ -79,8 +77,9 @@ class PolicyModel(nn.Module):
         """Whether log-probabilities come from a fused kernel where it can (`asyncrl.train.fused_logprobs`)."""
         config = model.config.get_text_config()
         self.model.lm_head.forward = Head(model.lm_head, config)
-        self.value_heads = value_heads
-        _add_heads(self, value_heads, config.hidden_size, model.dtype)
+        self.has_values = value_head
+        if value_head:
+            self.value_head = _new_head(config.hidden_size, model.dtype)
 
     def forward(
         self,
@@ -97,7 +96,7 @@ class PolicyModel(nn.Module):
         Rows are padded on the right: causal attention keeps padding out of every sampled position, so no
         attention mask is needed. `entropy` and `sum_pi_squared` [B,T] are of the full distribution, `teacher_kl`
         [B,T] its divergence from that of `teacher`. `values` gives `values` [B,T] and `end_values` [B] (see
-        `read_values`), and those of further heads; `detached_values` the same without gradient into the trunk. `images`
+        `read_values`); `detached_values` the same without gradient into the trunk. `images`
         are those of each row.
         `states` gives the hidden state [M,H] before each sampled token, row by row; wanted alone, without `logp`.
         """
@@ -119,9 +118,9 @@ class PolicyModel(nn.Module):
         }
         if "states" in want:
             found["states"] = run.of_all(run.states)
-        if self.value_heads and {"values", "detached_values"} & set(want):
+        if self.has_values and {"values", "detached_values"} & set(want):
             hidden = run.hidden.detach() if "detached_values" in want else run.hidden
-            found |= read_values(self, self.value_heads, hidden, run.tree, target)
+            found |= read_values(self.value_head, hidden, run.tree, target)
         return found
 
     def _run(self, token_ids: Tensor, mask: Tensor, target: Tensor, images: Placed) -> _Run:
@@ -176,28 +175,22 @@ class _Run:
 
 
 class CriticModel(nn.Module):
-    """A transformer with a value head, initialised from the policy's trunk; starts at value 0.
+    """A transformer with a value head, initialised from the policy's trunk; starts at value 0."""
 
-    heads: those of `HEADS` that it has. A second one of a kind starts near 0.
-    """
-
-    def __init__(
-        self, model: Any, image_processor: ImageProcessor | None = None, heads: tuple[str, ...] = HEADS[:1]
-    ) -> None:
+    def __init__(self, model: Any, image_processor: ImageProcessor | None = None) -> None:
         super().__init__()
         self.model = model.base_model
         self.image_processor = image_processor
-        self.heads = heads
-        _add_heads(self, heads, model.config.get_text_config().hidden_size, model.dtype)
+        self.value_head = _new_head(model.config.get_text_config().hidden_size, model.dtype)
 
     def forward(self, token_ids: Tensor, mask: Tensor, images: Placed = ()) -> dict[str, Tensor]:
-        """Return what `value_names` names; see `read_values`."""
+        """Return `VALUES`; see `read_values`."""
         tree = tree_of(token_ids, mask) if uses_prefix_trees(self.model) else None
         if tree is not None:
             hidden = run_trunk(self.model, tree)
         else:
             hidden = trunk_states(self.model, self.image_processor, token_ids, images)
-        return read_values(self, self.heads, hidden, tree, _after_first(mask))
+        return read_values(self.value_head, hidden, tree, _after_first(mask))
 
 
 def trunk_states(
@@ -217,41 +210,24 @@ def trunk_states(
     return run_vision_trunk(trunk, token_ids, row_images(processor, images, shape).to(token_ids.device))
 
 
-def value_names(heads: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what `read_values` gives for `heads`, in its order."""
-    return tuple(
-        f"{head}{name}"
-        for head in heads
-        for name in ("values", "end_values")[: 2 if head in STATE_HEADS else 1]
-    )
+def read_values(head: nn.Module, hidden: Tensor, tree: PrefixTree | None, mask: Tensor) -> dict[str, Tensor]:
+    """Return what a value head reads from hidden states [B,T,H], or [N,H] of a tree's nodes.
 
-
-def read_values(
-    module: nn.Module, heads: tuple[str, ...], hidden: Tensor, tree: PrefixTree | None, mask: Tensor
-) -> dict[str, Tensor]:
-    """Return the values of a module's heads from hidden states [B,T,H], or [N,H] of a tree's nodes.
-
-    A head of states gives `values` [B,T] and `end_values` [B]. `values[b, t]` is read one position earlier: it is the
-    value of the state in which token t was chosen. `end_values` is read at the last sampled token: the value of what
-    follows it. A head of actions gives `q_values` [B,T], read at each token: the value of the state before the turn
-    with the action up to there.
+    `values` [B,T]: `values[b, t]` is read one position earlier; it is the value of the state in which token t was
+    chosen. `end_values` [B] is read at the last sampled token: the value of what follows it.
     """
-    found = {}
-    for head in heads:
-        after = getattr(module, f"{head}value_head")(hidden).squeeze(-1).float()
-        if tree is not None:
-            if tree.group is not None:
-                mine = tree.mine(torch.arange(len(tree.token_ids), device=after.device))
-                after = tree.group.join(after[: int(mine.sum())], mine)
-            after = after[tree.rows]
-        if head not in STATE_HEADS:
-            found[f"{head}values"] = _scatter(after[mask], mask)
-            continue
-        found[f"{head}values"] = _scatter(after[:, :-1][mask[:, 1:]], mask)
-        positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-        last = torch.where(mask, positions, 0).amax(-1)
-        found[f"{head}end_values"] = after[torch.arange(len(last), device=mask.device), last]
-    return found
+    after = head(hidden).squeeze(-1).float()
+    if tree is not None:
+        if tree.group is not None:
+            mine = tree.mine(torch.arange(len(tree.token_ids), device=after.device))
+            after = tree.group.join(after[: int(mine.sum())], mine)
+        after = after[tree.rows]
+    positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    last = torch.where(mask, positions, 0).amax(-1)
+    return {
+        "values": _scatter(after[:, :-1][mask[:, 1:]], mask),
+        "end_values": after[torch.arange(len(last), device=mask.device), last],
+    }
 
 
 def _after_first(mask: Tensor) -> Tensor:
@@ -261,16 +237,12 @@ def _after_first(mask: Tensor) -> Tensor:
     return target
 
 
-def _add_heads(module: nn.Module, heads: tuple[str, ...], size: int, dtype: torch.dtype) -> None:
-    """Give a module a linear head for each of `heads`: `value_head`, `twin_value_head`, ..."""
-    for name in heads:
-        head = nn.Linear(size, 1, dtype=dtype)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        if name.startswith("twin_"):
-            # It must not start as the first one does, or both would always be equal.
-            nn.init.normal_(head.weight, std=TWIN_STD, generator=torch.Generator().manual_seed(0))
-        module.add_module(f"{name}value_head", head)
+def _new_head(size: int, dtype: torch.dtype) -> nn.Linear:
+    """Return a value head that says 0."""
+    head = nn.Linear(size, 1, dtype=dtype)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
@@ -284,7 +256,7 @@ def load_policy(
     path: str,
     dtype: str,
     gradient_checkpointing: bool = False,
-    value_heads: tuple[str, ...] = (),
+    value_head: bool = False,
     lora: LoraConfig = FULL,
     seed: int = 0,
     matching: Matching = Matching(),
@@ -302,7 +274,7 @@ def load_policy(
         if image_processor is not None:
             raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
         quantize_forward(model, matching.quantization)
-    policy = PolicyModel(model, value_heads, matching.router_replay, image_processor)
+    policy = PolicyModel(model, value_head, matching.router_replay, image_processor)
 
     def probes() -> None:
         enable_prefix_trees(model)
@@ -343,11 +315,10 @@ def load_critic(
     dtype: str,
     gradient_checkpointing: bool = False,
     offload_activations: bool = False,
-    heads: tuple[str, ...] = HEADS[:1],
 ) -> CriticModel:
     """Load a critic that starts from a causal LM's trunk, to be trained."""
     model, image_processor = _load(path, dtype, gradient_checkpointing, offload_activations)
-    critic = CriticModel(model, image_processor, heads)
+    critic = CriticModel(model, image_processor)
     _when_it_computes(critic, model, lambda: enable_prefix_trees(model))
     return critic.train()
 

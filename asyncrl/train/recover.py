@@ -23,7 +23,6 @@ from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.outer_exchange import Exchange
 from asyncrl.weights.publish import PublishReport
 
 log = logging.getLogger("asyncrl.train")
@@ -43,10 +42,10 @@ class Recoverable(Protocol):
     """The part of the trainer a recovery uses."""
 
     engine: TrainEngine
-    exchange: Exchange
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def staleness_limit(self) -> int | None: ...
+    def join(self, engine: TrainEngine) -> bool: ...
 
 
 class Publisher(Protocol):
@@ -76,7 +75,7 @@ def recover(
         trainer.load_state_dict(restored.extra)
     if checkpointer.memory is not None:
         checkpointer.memory.forget(but=version)
-    adopted = trainer.exchange.join(engine)
+    adopted = trainer.join(engine)
     if decided["started"] and source is not None:
         source.pause(True)
         again = source.rollback(version)

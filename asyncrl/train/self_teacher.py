@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.curation.early_end import succeeded
+from asyncrl.algo.curation.signal import succeeded
 from asyncrl.algo.metrics import Metric, Metrics, mean_over
 from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine

@@ -11,7 +11,6 @@ import os
 import random
 import shutil
 import sys
-import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -27,6 +26,7 @@ from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
 from asyncrl.image_processor import ImageProcessor
 from asyncrl.images import has_images
+from asyncrl.progress import Progress, progress
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations, encode
 from asyncrl.train.policy import PolicyModel
@@ -65,7 +65,11 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
         seed,
         sft.concurrency,
     )
-    episodes = list(played)
+    episodes = []
+    with progress("sft: playing scripted episodes", sft.episodes, "episodes") as advance:
+        for episode in played:
+            episodes.append(episode)
+            advance(1)
     length = config.engine.max_model_len
     renderer = make_renderer(episodes, length)
     tokenizer: Any = renderer.tokenizer
@@ -104,7 +108,7 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
     engine = TrainEngine(policy, settings, "float32")
     rng = random.Random(seed)
     weights = agent_weights(data)
-    start = time.monotonic()
+    told = Progress("sft: training", sft.steps, "steps")
     for step in range(sft.steps):
         shown = imitated(data, step, sft)
         batch = [shown[rng.randrange(len(shown))] for _ in range(sft.batch_size)]
@@ -112,8 +116,10 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
         loss = _train_batch(
             engine, batch, weights, sft.observation_weight, config.train.micro_batch_tokens, rate
         )
-        if (step + 1) % 50 == 0 or step + 1 == sft.steps:
-            _say(f"sft: step {step + 1}/{sft.steps}  loss {loss:.4f}  {time.monotonic() - start:.0f} s")
+        told.note = f"loss {loss:.4f}"
+        told.advance()
+    told.end()
+    _say(f"sft: trained {sft.steps} steps, {told.note}")
 
 
 def imitated(data: list[Encoded], step: int, sft: SftConfig) -> list[Encoded]:

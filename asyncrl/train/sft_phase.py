@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
+from asyncrl.train.callbacks import GO_ON, TrainerCallback, Verdict
 from asyncrl.train.controls import successes
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.serve_rows import plan_rows, serve_rows, share_batch
+from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Trajectory
@@ -107,3 +109,25 @@ def imitate(
     engine.sum_shares(total)
     engine.step(learning_rate)
     return float(total)
+
+
+class SftPhases(TrainerCallback):
+    """Runs supervised phases between steps, on all ranks."""
+
+    name = "sft_phase"
+
+    def __init__(self, phase: SftPhase) -> None:
+        self.phase = phase
+
+    def after_step(
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, report: StepReport
+    ) -> Verdict:
+        if report.went_back_to is not None:
+            return GO_ON
+        return Verdict(self.phase.after_step(engine, batch, settings, batch.step + 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.phase.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.phase.load_state_dict(state)

@@ -18,8 +18,6 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
-from asyncrl.algo.value import HEADS
-from asyncrl.train.agent_updates import update_by_agent
 from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
 from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
 from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
@@ -150,14 +148,8 @@ def train_step(
     parts: list[Metrics] = []
     norms: list[float] = []
 
-    def update(rows: list[int]) -> None:
-        for part in split_minibatches(batch, rows, settings.num_minibatches):
-            norms.append(_minibatch(step, part, parts, poisoned))
-
-    if objective.settings["sequential_agents"]:
-        update_by_agent(step, kept, update, poisoned)
-    else:
-        update(kept)
+    for part in split_minibatches(batch, kept, settings.num_minibatches):
+        norms.append(_minibatch(step, part, parts, poisoned))
     if isinstance(auxiliary.teacher, FrozenPolicy):
         auxiliary.teacher.release_device()
     if not parts:
@@ -192,8 +184,6 @@ def _critic_step(step: Step, poisoned: dict[int, str]) -> None:
     kept = [row for row in decided.kept if int(batch.group[row]) not in poisoned]
     for rows in split_minibatches(batch, kept, step.settings.num_minibatches):
         _minibatch(step, rows, [], poisoned)
-    if auxiliary.slow_critic is not None:
-        auxiliary.slow_critic.after_step()
     auxiliary.critic_pass(engine, batch, step.settings, step.tensors)
 
 
@@ -222,7 +212,7 @@ def decide(
     def on_first_rank() -> dict[str, Any]:
         estimate = estimate_advantages(objective, batch, tensors, kl_coef)
         tensors.tensors["advantages"] = estimate.advantages
-        for name in (*(f"{head}returns" for head in HEADS), "clip_scale"):
+        for name in ("returns", "clip_scale"):
             values: Ragged | None = getattr(estimate, name)
             if values is not None:
                 tensors.tensors[name] = values
@@ -439,13 +429,13 @@ def micro_batch(
         found = (
             outputs if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask, micro.images)
         )
-        values = {name: found[name] for name in critic.token_names}
+        values = found["values"]
     try:
         policy, value, metrics = _losses(step, inputs, values, totals)
     except NonFiniteError as error:
         policy, value = 0 * outputs["logp"].sum(), None
         if values is not None:
-            value = 0 * torch.stack([one.sum() for one in values.values()]).sum()
+            value = 0 * values.sum()
         if has_gradient:
             _backward(step, policy, value, last)
         return {}, _of_trajectory(step.batch, rows, error)
@@ -464,14 +454,14 @@ def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError)
 
 
 def _losses(
-    step: Step, inputs: LossInputs, values: dict[str, Any] | None, totals: Totals
+    step: Step, inputs: LossInputs, values: Tensor | None, totals: Totals
 ) -> tuple[Tensor, Tensor | None, Metrics]:
     """Return this micro-batch's policy loss, value loss and metrics. Raises `NonFiniteError`."""
     objective = step.objective
     value: Tensor | None = None
     metrics: Metrics = {}
     if values is not None:
-        value, metrics = objective.value_term(dataclasses.replace(inputs, **values), totals)
+        value, metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
     if step.critic_only:
         return torch.zeros((), device=step.engine.device), value, metrics
     policy, found = objective.loss(inputs, totals, step.kl_coef, step.entropy_coef)

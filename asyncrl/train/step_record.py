@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.train.explored import explored_metrics
-from asyncrl.train.prefills import prefill_metrics
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.voids import void_metrics
 from asyncrl.weights.publish import PublishReport
 
 
@@ -76,8 +75,7 @@ class StepRecord:
             "tokens_per_s": report.num_tokens / wall_s,
             "batch/groups": len(batch.fresh),
             **self._replayed(),
-            **explored_metrics(fresh),
-            **prefill_metrics(fresh),
+            **void_metrics(batch.fresh),
             "batch/sequences": report.num_sequences,
             "length/mean": float(np.mean([t.num_tokens for t in fresh])),
             "length/max": max(t.num_tokens for t in fresh),

@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -33,6 +33,8 @@ from asyncrl.algo.curation.swarm import (
 )
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import AsyncRLError, InputError
+from asyncrl.train.callbacks import StepGroups, TrainerCallback
+from asyncrl.train.step_batch import StepBatch
 from asyncrl.types import Group
 
 log = logging.getLogger("asyncrl.train")
@@ -300,3 +302,38 @@ def _of_peer(group: Group, peer: str) -> Group:
 
 def _bytes(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+class Swarm(TrainerCallback):
+    """Trains groups that other runs share beside the own ones, on the first rank."""
+
+    name = "swarm"
+    survives_going_back = True  # What other runs have in common with this one has not gone back.
+
+    def __init__(self, pool: SwarmPool) -> None:
+        self.pool = pool
+
+    def start(self, version: int) -> None:
+        self.pool.start(version)
+
+    def groups(self, version: int, groups: StepGroups) -> None:
+        groups.external = self.pool.draw(version, groups.own)
+        groups.external_max_age = self.pool.quota.max_age
+
+    def trained(
+        self, batch: StepBatch, groups: Sequence[Group], poisoned: Collection[str], went_back: bool
+    ) -> None:
+        # What made the policy worse is not shown to others.
+        self.pool.trained(() if went_back else groups, batch.step, poisoned)
+
+    def metrics(self, step: int) -> Mapping[str, Any]:
+        return self.pool.metrics(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.pool.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pool.load_state_dict(state)
+
+    def close(self) -> None:
+        self.pool.close()

@@ -1,7 +1,7 @@
 """The trainer: take a batch, train, publish the next version, account for it.
 
     buffer --take(k)--> rank 0 --their rows--> all ranks: train step k -> k+1
-    every few steps, where other runs train the same policy: exchange weights with them
+    optional features have their say: see `asyncrl.train.callbacks`
     rank 0: write weights k+1 -> prepare and commit on every engine -> buffer.commit(k+1) -> log
 
 Engines keep generating meanwhile; they pause only while weights are swapped. The buffer's commit comes last: it marks
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asyncrl.algo.control.collapse_guard import good_checkpoint, state_of
-from asyncrl.algo.curation.exploiter import exploiter_state
 from asyncrl.algo.curation.success_pool import as_played
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
@@ -31,6 +30,7 @@ from asyncrl.data.table import TokenValues
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.tracing import groups_spans
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import StepGroups, TrainerCallback, load_states, states
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.commitment_check import (
     ALLOWED,
@@ -41,7 +41,8 @@ from asyncrl.train.commitment_check import (
     unfit,
     unfit_reason,
 )
-from asyncrl.train.controls import Exploiter, make_controls, scheduled_rate
+from asyncrl.train.configured import configured
+from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.examination import Examined, Examiner, refusal
 from asyncrl.train.faulty_engine import faulty_engines
@@ -54,23 +55,17 @@ from asyncrl.train.logprob_check import (
     disagreement,
     of_groups,
 )
-from asyncrl.train.minimax import MinimaxReward
-from asyncrl.train.outer_exchange import Exchange, NoExchange
-from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.publication import at_once, in_thread
-from asyncrl.train.replay_pool import ReplayPool
 from asyncrl.train.schedule import gather, settle
 from asyncrl.train.scored_versions import ScoredVersions
 from asyncrl.train.serve_rows import share_batch
-from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes, publish_metrics
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.stream import StreamedStep
-from asyncrl.train.success_pool import SuccessPool
-from asyncrl.train.swarm_pool import SwarmPool
 from asyncrl.train.turns import NoTurns, Turns
+from asyncrl.train.voids import void_warnings
 from asyncrl.types import Group
 from asyncrl.weights.publish import PublishReport
 from asyncrl.weights.sampled import Sequence as SampledSequence
@@ -150,22 +145,12 @@ class Trainer:
         auxiliary: AuxiliaryModels,
         source: BatchSource | None,
         publisher: Publisher,
-        on_step: Callable[[int, dict[str, Any]], None] = lambda *_: None,
         checkpointer: Checkpointer | None = None,
-        poison: PoisonFolder | None = None,
-        asked_to_stop: Callable[[], bool] = lambda: False,
+        callbacks: Sequence[TrainerCallback] | None = None,
         weights_dir: Path | None = None,
-        on_commit: Callable[[int, Sequence[Group], TokenValues], None] = lambda *_: None,
         turns: Turns | None = None,
-        exchange: Exchange | None = None,
-        swarm: SwarmPool | None = None,
-        exploiter: Exploiter | None = None,
-        join_population: Callable[[Sequence[int]], None] = lambda _: None,
-        minimax: MinimaxReward | None = None,
     ) -> None:
         self.config = config
-        self.asked_to_stop = asked_to_stop
-        """Called on rank 0 between steps and while it waits for groups."""
         self.stopped = False
         """Whether the run ended because it was asked to."""
         self.engine = engine
@@ -174,38 +159,20 @@ class Trainer:
         self.source = source
         """The buffer on rank 0, None on all others."""
         self.publisher = publisher
-        self.on_step = on_step
-        self.on_commit = on_commit
-        """Called on rank 0 with the groups of each step, and what it computed for their tokens, after its commit and
-        before its checkpoint is complete. Like `on_step` in a thread where versions are published in the background,
-        one step after the other."""
         self.checkpointer = checkpointer
-        self.poison = poison
+        self.callbacks = list(
+            configured(config, objective, source is not None) if callbacks is None else callbacks
+        )
+        """What optional features do, in the order in which they are called; by default those of `configured`."""
         self.weights_dir = weights_dir
         """Where the publisher leaves the weights of the previous version, to check what that one sampled."""
         self.turns = turns or NoTurns()
         """Whose turn it is to use memory that engines and trainer share."""
-        self.exchange = exchange or NoExchange()
-        """What this run does with others that train the same policy."""
-        self.swarm = swarm
-        """On rank 0, what other runs share with this one."""
         self.examiner = Examiner(objective.needs, config.buffer.max_staleness, engine.router_replay)
         self.controls = make_controls(config, objective)
-        if exploiter is not None:
-            # It is to be beaten once the main policy has learned from it; that is no collapse.
-            self.controls.exploiter, self.controls.guard = exploiter, None
-        self.join_population = join_population
-        """Called on rank 0 with the versions of which copies are in the main policy's population, once engines hold
-        these."""
-        self.minimax = minimax
-        """Of an exploiter whose turns the main policy's critic rewards."""
-        self.sft_phase = SftPhase(SftPhaseSettings(**objective.settings["sft_phase"]))
-        self.replay = _replay_pool(config) if source is not None else None
-        """On rank 0, where the recipe replays groups."""
-        self.successes = None
-        """On rank 0, where the recipe completes groups without a success."""
-        if source is not None and config.train.complete_groups:
-            self.successes = SuccessPool(config.train.replay_max_age)
+        if self._may_go_back:
+            # A feature decides; what it waits for, such as being beaten, is no collapse.
+            self.controls.guard = None
         self.totals = RunTotals()
         """Of the whole run, on rank 0."""
         self.comparisons: list[Comparison] = []
@@ -214,6 +181,8 @@ class Trainer:
         """How its commitments compare with the trainer's hidden states."""
         self.settings = StepSettings.of(config)
         self._planned = False
+        self._void: set[str] = set()
+        """Environments that a warning has named."""
         self._published: Future[PublishReport] | None = None
         """On rank 0, a version's way to the engines and into the buffer in the background."""
         if isinstance(auxiliary.snapshots, ScoredVersions):
@@ -227,15 +196,13 @@ class Trainer:
         Return the version.
         """
         version = start
-        if self.swarm is not None:
-            self.swarm.start(version)
         self.turns.to_trainer()
         self.auxiliary.before_run(self.engine, version)
-        returns = self.controls.guard is not None or self.controls.exploiter is not None
+        returns = self.controls.guard is not None or self._may_go_back
         if not version and self.checkpointer is not None and returns:
             self.checkpointer.save_start(self.state_dict())
-        if self.source is not None and self.controls.exploiter is not None:
-            self.join_population(self.controls.exploiter.state.joined)
+        for one in self.callbacks:
+            one.start(version)
         self.turns.after_step()
         while version < self.config.train.num_steps:
             times = StepTimes()
@@ -264,7 +231,7 @@ class Trainer:
         with times.training(), groups_spans("train", batch.group_ids, step=version):
             report = self._train(batch, streamed)
         with times.waiting():
-            report.metrics |= self.exchange.after_step(self.engine, version)
+            self._after_step(batch, report, waiting=True)
         with times.training():
             report.metrics |= self.auxiliary.after_step(self.engine, version, report.metrics)
         self._settle(times)
@@ -297,7 +264,7 @@ class Trainer:
             self.examiner,
             times,
             timeout_s,
-            self.asked_to_stop,
+            self._asked_to_stop,
             STOP_LOOK_S,
             self._has_tasks,
         )
@@ -323,13 +290,12 @@ class Trainer:
         with times.training():
             batch = None
             if self.source is not None:
-                if self.successes is not None:
-                    groups = self.successes.complete(groups, version)
-                again = self.replay.draw(version) if self.replay is not None else ()
-                external = self.swarm.draw(version, groups) if self.swarm is not None else ()
+                step_groups = StepGroups(groups)
+                for one in self.callbacks:
+                    one.groups(version, step_groups)
                 batch = build_step_batch(
-                    groups, version, self.config.buffer.max_staleness, again,
-                    self.config.train.replay_max_age, external, self.config.swarm.max_age,
+                    step_groups.own, version, self.config.buffer.max_staleness, step_groups.again,
+                    step_groups.again_max_age, step_groups.external, step_groups.external_max_age,
                 )  # fmt: skip
             return share_batch(self.engine, batch)
 
@@ -364,31 +330,25 @@ class Trainer:
         waits for rank 0 in one collective for as long as it takes.
         """
         left_s = self.config.buffer.wait_timeout_s
-        # Nothing is lent where the batch is there already.
-        look_s = 0.0 if self.turns.lends else STOP_LOOK_S
         while True:
-            found, bodies = self._look_for_batch(version, left_s, look_s)
+            found, bodies = self._look_for_batch(version, left_s)
             taken = Taken(*self.engine.broadcast(found))
             if not taken.again:
                 return taken, bodies
             if not taken.publishing and self._has_tasks():
-                left_s -= look_s
-            self.turns.while_waiting()
-            look_s = STOP_LOOK_S
+                left_s -= STOP_LOOK_S
 
-    def _look_for_batch(
-        self, version: int, left_s: float, look_s: float
-    ) -> tuple[Taken | None, Sequence[bytes]]:
+    def _look_for_batch(self, version: int, left_s: float) -> tuple[Taken | None, Sequence[bytes]]:
         """Return what rank 0 finds within a moment; nothing on the others."""
         if self.source is None:
             return None, ()
         publishing = self._publishing()
-        if self.asked_to_stop():
+        if self._asked_to_stop():
             return Taken(stop=True), ()
-        groups = self.source.take(version, min(left_s, look_s))
+        groups = self.source.take(version, min(left_s, STOP_LOOK_S))
         if groups is not None:
             return Taken(len(groups)), groups
-        last = left_s <= look_s and not publishing and self._has_tasks()
+        last = left_s <= STOP_LOOK_S and not publishing and self._has_tasks()
         return Taken(timed_out=last, again=not last, publishing=publishing), ()
 
     def _groups_said(self) -> str:
@@ -413,23 +373,42 @@ class Trainer:
         """Take the step that was streamed or, where that cannot be, the whole batch's; then judge it."""
         report = streamed.finish(batch) if streamed is not None else None
         if report is None:
-            rewarded = None
-            if self.minimax is not None:
-                rewarded = self.minimax.apply(self.engine, batch, self.settings)
+            trained = batch
+            for one in self.callbacks:
+                trained = one.batch(self.engine, trained, self.settings)
             report = train_step(
-                self.engine, self.objective, self.auxiliary, batch if rewarded is None else rewarded.batch,
-                self.settings, self._rate(batch.step), self.controls, lambda found: self._set_aside(batch, found),
+                self.engine, self.objective, self.auxiliary, trained, self.settings, self._rate(batch.step),
+                self.controls, lambda found: self._set_aside(batch, found),
             )  # fmt: skip
-            if rewarded is not None:
-                report.metrics |= rewarded.metrics
-                report.turn_rewards = rewarded.turn_rewards
+            if trained is not batch:
+                for one in self.callbacks:
+                    one.annotate(report)
         # Where no optimizer step was taken, too: the next version has the same weights and another number.
         self.auxiliary.before_update(self.engine, batch, self.settings)
         self._guard(batch, report)
-        self._exploit(batch, report)
-        if report.went_back_to is None:
-            report.metrics |= self.sft_phase.after_step(self.engine, batch, self.settings, batch.step + 1)
+        self._after_step(batch, report)
         return report
+
+    def _after_step(self, batch: StepBatch, report: StepReport, waiting: bool = False) -> None:
+        """Let callbacks learn from the step, and go back to an earlier policy as they say. A collective.
+
+        waiting: of those whose time counts as waiting, or of the others.
+        """
+        for one in self.callbacks:
+            if one.waits != waiting or (one.may_go_back and self.checkpointer is None):
+                continue
+            verdict = one.after_step(self.engine, batch, self.settings, report)
+            report.metrics |= verdict.metrics
+            if verdict.go_back_to is not None:
+                assert self.checkpointer is not None
+                if not self._go_back(self.checkpointer, verdict.go_back_to):
+                    raise StopError(
+                        f"step {batch.step}: the checkpoint of version {verdict.go_back_to}, to go back to, is damaged"
+                    )
+                report.went_back_to = verdict.go_back_to
+            if verdict.said:
+                report.said = f"step {batch.step + 1}: {verdict.said}"
+                log.info("%s", report.said)
 
     def _guard(self, batch: StepBatch, report: StepReport) -> None:
         """Let the guard judge the step; slow down, or bring back an earlier policy, as it says. A collective.
@@ -462,37 +441,6 @@ class Trainer:
             )
             log.warning("collapse guard: %s", report.said)
 
-    def _exploit(self, batch: StepBatch, report: StepReport) -> None:
-        """Have an exploiter that has done its work, or had its time, start again from its first weights. A collective.
-
-        The version that played the batch joins the population when the next one, which has these weights, is published.
-        """
-        exploiter, saver = self.controls.exploiter, self.checkpointer
-        if exploiter is None or saver is None:
-            return
-
-        def judged() -> dict[str, Any]:
-            joins, win_rate = exploiter.update(batch)
-            return {"joins": joins, "win_rate": win_rate, "state": asdict(exploiter.state)}
-
-        found = self.engine.on_first(judged)
-        exploiter.state = exploiter_state(found["state"])
-        report.metrics |= {
-            "exploiter/win_rate": found["win_rate"],
-            "exploiter/joined": float(len(exploiter.state.joined)),
-        }
-        if found["joins"]:
-            if not self._go_back(saver, 0):
-                raise StopError(
-                    f"step {batch.step}: the exploiter's first checkpoint, to start again from, is damaged"
-                )
-            report.went_back_to = 0
-            report.said = (
-                f"step {batch.step + 1}: version {batch.step} of the exploiter, which wins {found['win_rate']:.2f} of "
-                "its games, joins the population; it starts again"
-            )
-            log.info("%s", report.said)
-
     def _go_back(self, saver: Checkpointer, version: int) -> bool:
         """Take weights, optimizer and all that follows them from the checkpoint of `version`; False if it is damaged.
 
@@ -502,11 +450,8 @@ class Trainer:
         if extra is None:
             return False
         kept = self.controls.state_dict()
-        # What other runs have in common with this one has not gone back, nor has the policy that an exploiter is
-        # trained against.
-        extra = {name: state for name, state in extra.items() if name not in ("outer", "swarm", "minimax")}
-        self.load_state_dict({**extra, "totals": self.totals.to_dict()})
-        mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness", "exploiter")}
+        self.load_state_dict({**extra, "totals": self.totals.to_dict()}, going_back=True)
+        mine = self.controls.state_dict() | {name: kept[name] for name in ("guard", "staleness")}
         self.controls.load_state_dict(mine)
         return True
 
@@ -539,9 +484,10 @@ class Trainer:
             if report.went_back_to is not None:
                 # What is in flight was sampled by the policy that has been given up.
                 source.replan(version)
-                if self.controls.exploiter is not None:
-                    self.join_population(self.controls.exploiter.state.joined)
-            self.on_commit(version, fresh, values)
+                for one in self.callbacks:
+                    one.went_back()
+            for one in self.callbacks:
+                one.committed(version, fresh, values)
             published.total_s = time.perf_counter() - start
             return published
 
@@ -550,13 +496,9 @@ class Trainer:
         else:
             published = at_once(publish, Future())
             self.totals.pauses_s += published.result().pause_s
-        for pool in (self.replay, self.successes):
-            if pool is not None and report.went_back_to is None:
-                pool.remember(fresh, batch.step, [batch.group_ids[i] for i in report.poisoned])
-        if self.swarm is not None:
-            # What made the policy worse is not shown to others.
-            shown = fresh if report.went_back_to is None else ()
-            self.swarm.trained(shown, batch.step, [batch.group_ids[i] for i in report.poisoned])
+        poisoned = [batch.group_ids[i] for i in report.poisoned]
+        for one in self.callbacks:
+            one.trained(batch, fresh, poisoned, report.went_back_to is not None)
         return published
 
     def _record(
@@ -573,7 +515,9 @@ class Trainer:
 
         def record() -> None:
             found = publish_metrics(published.result())
-            self.on_step(version, metrics | found | _buffer_metrics(source.stats()))
+            whole = metrics | found | _buffer_metrics(source.stats())
+            for one in self.callbacks:
+                one.recorded(version, whole)
 
         if in_background:
             self._recorded = in_thread(record, recorded, "recording")
@@ -596,6 +540,13 @@ class Trainer:
         return self._published is not None and not self._published.done()
 
     def _metrics(self, step: StepRecord) -> dict[str, Any]:
+        for env, said in void_warnings(step.batch.fresh).items():
+            if env not in self._void:
+                self._void.add(env)
+                log.warning("step %d: %s", step.batch.step, said)
+        of_features: dict[str, Any] = {}
+        for one in self.callbacks:
+            of_features |= one.metrics(step.batch.step)
         return {
             # When the trainer was done with the step; its version may be committed later.
             "time": time.time(),
@@ -603,8 +554,7 @@ class Trainer:
             "proximal": self.objective.proximal_form,
             **comparison_metrics(self.comparisons),
             **commitment_metrics(self.commitments),
-            **self.turns.metrics(),
-            **(self.swarm.metrics(step.batch.step) if self.swarm is not None else {}),
+            **of_features,
         }
 
     def _settle(self, times: StepTimes) -> None:
@@ -684,9 +634,9 @@ class Trainer:
         version = batch.step
         wrong = {batch.group_ids[index]: why for index, why in found.items()}
         engines = {"policy": self.engine, **self.auxiliary.trained_engines}
-        path = None
-        if self.poison is not None:
-            path = self.poison.save(batch, wrong, engines, self.state_dict())
+        state = self.state_dict()
+        kept = [one.poisoned(batch, wrong, engines, state) for one in self.callbacks]
+        path = next((file for file in kept if file is not None), None)
         message = "; ".join(f"group {group}: {why}" for group, why in wrong.items())
         if self.source is not None:
             log.error("step %d leaves out poisoned groups (%s), kept in %s", version, message, path)
@@ -708,9 +658,8 @@ class Trainer:
         if not saver.due(version):
             return error
         self.turns.to_trainer()
-        if self.minimax is not None and saver.due_on_disk(version):
-            # Nowhere else: what is trained again after a crash is valued by the critic of the checkpoint.
-            self.minimax.critic.refresh(self.engine)
+        for one in self.callbacks:
+            one.before_checkpoint(self.engine, saver.due_on_disk(version))
         stall_s = saver.save_due(version, self.state_dict(), recorded.result)
         return error | {"time/checkpoint_s": stall_s, "time/checkpoint_write_s": saver.write_s}
 
@@ -738,13 +687,8 @@ class Trainer:
         return {
             "auxiliary": self.auxiliary.state_dict(),
             "controls": self.controls.state_dict(),
-            "sft_phase": self.sft_phase.state_dict(),
             "totals": self.totals.to_dict(),
-            **({"outer": outer} if (outer := self.exchange.state_dict()) else {}),
-            **({"replay": self.replay.state_dict()} if self.replay is not None else {}),
-            **({"successes": self.successes.state_dict()} if self.successes is not None else {}),
-            **({"swarm": self.swarm.state_dict()} if self.swarm is not None else {}),
-            **({"minimax": self.minimax.state_dict()} if self.minimax is not None else {}),
+            **states(self.callbacks),
         }
 
     def staleness_limit(self) -> int | None:
@@ -753,30 +697,27 @@ class Trainer:
         # A run may be resumed under a lower limit than its checkpoint has.
         return min(staleness.state.max_staleness, staleness.rule.maximum) if staleness is not None else None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned. Call on every rank."""
+    def load_state_dict(self, state: dict[str, Any], going_back: bool = False) -> None:
+        """Take back what `state_dict` returned. Call on every rank.
+
+        going_back: while the run goes on; what survives that stays as it is.
+        """
         self.auxiliary.load_state_dict(state["auxiliary"])
         self.controls.load_state_dict(state["controls"])
-        self.sft_phase.load_state_dict(state["sft_phase"])
         self.totals = RunTotals.from_dict(state["totals"])
-        self.exchange.load_state_dict(state.get("outer", {}))
-        if self.replay is not None and "replay" in state:
-            self.replay.load_state_dict(state["replay"])
-        if self.successes is not None and "successes" in state:
-            self.successes.load_state_dict(state["successes"])
-        if self.swarm is not None and "swarm" in state:
-            self.swarm.load_state_dict(state["swarm"])
-        if self.minimax is not None and "minimax" in state:
-            self.minimax.load_state_dict(state["minimax"])
+        load_states(self.callbacks, state, going_back)
 
+    def join(self, engine: TrainEngine) -> bool:
+        """Have callbacks take part; return whether the policy has got other weights by that. A collective."""
+        joined = [one.join(engine) for one in self.callbacks]
+        return any(joined)
 
-def _replay_pool(config: Config) -> ReplayPool | None:
-    train = config.train
-    return (
-        ReplayPool(train.replay_groups, train.replay_max_age, config.run.seed)
-        if train.replay_groups
-        else None
-    )
+    @property
+    def _may_go_back(self) -> bool:
+        return any(one.may_go_back for one in self.callbacks)
+
+    def _asked_to_stop(self) -> bool:
+        return any(one.asked_to_stop() for one in self.callbacks)
 
 
 def _buffer_metrics(stats: dict[str, Any]) -> dict[str, int | float]:

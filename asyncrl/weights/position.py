@@ -57,14 +57,12 @@ class Position:
         self.directory = directory
         self.version = version
         self.file: WeightFile | None = None
-        self.noted: WeightFile | None = None
-        """Weights that were committed while the engine slept, and are loaded when it wakes."""
         self._caught_up = not directory
 
     @property
     def epoch(self) -> int:
-        """Of the newest weights that were loaded or noted; 0 without any of a run."""
-        newest = self.noted or self.file
+        """Of the newest weights that were loaded; 0 without any of a run."""
+        newest = self.file
         return newest.epoch if newest is not None else 0
 
     def missed(self) -> WeightFile | None:
@@ -81,12 +79,12 @@ class Position:
         return found
 
     def repeats(self, file: WeightFile) -> bool:
-        """True if exactly these weights are loaded, from wherever, or noted.
+        """True if exactly these weights are loaded, from wherever.
 
         Raises `ConflictError` for a file that newer weights have replaced. A restarted trainer increases the epoch, so
         only its own weights may go back to an earlier version.
         """
-        newest = self.noted or self.file
+        newest = self.file
         if newest is None:
             return False
         if file.epoch and (file.epoch, file.version) < (newest.epoch, newest.version):
@@ -96,16 +94,6 @@ class Position:
             )
         return replace(file, path=newest.path, delta=newest.delta) == newest
 
-    def to_load(self) -> WeightFile | None:
-        """Return what an engine that wakes must load, None if there is nothing. Raises `InputError`.
-
-        What was noted may have been removed since: an engine that could not be told of later versions finds the newest
-        one in the record.
-        """
-        if self.noted is None:
-            return self.missed()
-        return self.noted if Path(self.noted.path).is_file() else read_committed(Path(self.directory))
-
     def moved(self, file: WeightFile) -> None:
         """Record that a file has been loaded."""
-        self.file, self.version, self._caught_up, self.noted = file, file.version, True, None
+        self.file, self.version, self._caught_up = file, file.version, True

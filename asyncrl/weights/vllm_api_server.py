@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 
+from asyncrl.http_limits import use_for_all_servers
 from asyncrl.process_hooks import collecting_no_garbage
 
 MANY_OBJECTS = 100_000
@@ -20,5 +21,6 @@ if __name__ == "__main__":
         import vllm.v1.engine.async_llm
         import vllm.v1.engine.core  # noqa: F401
         from vllm.entrypoints.launchers.api_server.entry import main
+    use_for_all_servers()
     gc.set_threshold(MANY_OBJECTS)
     main()

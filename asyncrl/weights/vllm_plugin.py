@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from asyncrl.kv_blocks import on_x86
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.weights import vllm_handover, vllm_sampled
+from asyncrl.weights import vllm_sampled
 from asyncrl.weights.vllm_images import (
     VISION,
     keep_images_of_running_requests,
@@ -110,8 +110,6 @@ def register() -> None:
 
         quantize_at_start(scheme)
     add_to_engine_core()
-    if vllm_handover.hands_over():
-        vllm_handover.add_to_engine_core(int(os.environ[STARTED_BY_US]))
     if KEEP_SAMPLED in os.environ:
         vllm_sampled.add_to_engine_core(int(os.environ[STARTED_BY_US]))
     if os.environ.get(VISION):

@@ -9,10 +9,9 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 
 `POST /asyncrl/v1/generate`        {requests: [...]} -> frames, one per finished request; with adapters a request
                                    may name the `version` to be served by. `images` of the body has the files of
-                                   the images that requests name with their places. An engine that prefills
-                                   answers a request with `prefill` by a `ticket`; one that decodes takes it
+                                   the images that requests name with their places.
 `POST /asyncrl/v1/abort`           {ids: [...]}
-`POST /asyncrl/v1/weights/epoch`   {} -> that of the weights that are loaded, or noted while the engine sleeps
+`POST /asyncrl/v1/weights/epoch`   {} -> that of the weights that are loaded
 `POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; its path, the workers' devices and group,
                                    and which weights are loaded
 `POST /asyncrl/v1/weights/join`    a `GroupPlace` -> the workers are in that group
@@ -28,11 +27,9 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
                                    their KV; an adapter is loaded beside those in use
 `POST /asyncrl/v1/weights/interrupt` {limit_s} -> generation is paused until the next commit, for `limit_s` at most; the
                                    version and the sequences in which it has sampled tokens
-`POST /asyncrl/v1/lent`            {asleep} -> an engine on loan sleeps or is awake, see `vllm_lent`
 `GET  /asyncrl/v1/alive`           {core_silent_s} at once, see `vllm_alive`
 `GET  /asyncrl/v1/state`           {version, paused, running, waiting, kv_usage, iterations, computed_tokens, kv_tokens,
-                                   max_model_len}, of an engine on loan {lent, asleep}, of one
-                                   that prefills for others {prefill}, and of one that speculates
+                                   max_model_len}, and of an engine that speculates
                                    {proposed_tokens, accepted_tokens}
 
 All of them exist again under `/policies/NAME` for every further policy whose adapters the engine serves.
@@ -69,7 +66,6 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from asyncrl.credentials import own_credentials
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.generation import MOVED
 from asyncrl.http_checks import BodyCheck, Hosts, Refusal, check_msgpack, refuse_headers
 from asyncrl.types import Decoding
 from asyncrl.weights.collective import GroupPlace
@@ -80,10 +76,9 @@ from asyncrl.weights.reads import read_order_from_json
 from asyncrl.weights.vllm_alive import CoreWatch
 from asyncrl.weights.vllm_commitments import COMMIT, commitments_of
 from asyncrl.weights.vllm_guard import SAMPLING
-from asyncrl.weights.vllm_handover import parameters, prefills, sealed
 from asyncrl.weights.vllm_images import check_files, image_prompt, read_placed
 from asyncrl.weights.vllm_plugin import RECORD_STATES
-from asyncrl.weights.vllm_served import ASLEEP, Served, parse_version, served_from_environment
+from asyncrl.weights.vllm_served import Served, parse_version, served_from_environment
 
 if TYPE_CHECKING:
     from vllm.logprobs import Logprob
@@ -115,12 +110,12 @@ _GAUGES = {
     "vllm:iteration_tokens_total_count": "iterations",
     "vllm:iteration_tokens_total_sum": "computed_tokens",
 }
+"""vLLM's own gauges, and their names in the state."""
 _SPECULATED = {
     "vllm:spec_decode_num_draft_tokens": "proposed_tokens",
     "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
 }
 """Counters of an engine that speculates."""
-"""vLLM's own gauges, and their names in the state."""
 
 
 class Routes:
@@ -182,10 +177,6 @@ class Routes:
             ids = (await _read_body(receive))["ids"]
             await engine.abort([policy.own(str(i)) for i in ids])
             await _reply(send, 200, {})
-        elif name == "lent":
-            asleep = bool((await _read_body(receive))["asleep"])
-            computed = int(_pressure(engine)["computed_tokens"])
-            await _reply(send, 200, await policy.loan.set(asleep, policy, engine, computed))
         elif name.startswith("weights/"):
             await _reply(send, 200, await _weights(name, policy, engine, await _read_body(receive)))
         else:
@@ -218,10 +209,6 @@ class Routes:
         version = await policy.newest(engine)
         length = engine.vllm_config.model_config.max_model_len
         state = {"version": version, "paused": await engine.is_paused(), "max_model_len": int(length)}
-        if policy.loan.lent:
-            state |= {"lent": True, "asleep": policy.loan.asleep}
-        if prefills():
-            state["prefill"] = True
         return state | _pressure(engine)
 
     async def _generate(
@@ -263,7 +250,7 @@ class Routes:
             if not isinstance(error, UnavailableError):
                 log.exception("request %s", request_id)
             said = f"{type(error).__name__}: {error}"
-            return {"id": request_id, "refused": False, "asleep": policy.loan.asleep, "error": said}
+            return {"id": request_id, "refused": False, "error": said}
 
 
 async def _sample(
@@ -281,18 +268,10 @@ async def _sample(
     await policy.check_version(engine, parsed.min_version)
     own = policy.own(request_id)
     if policy.adapters is None:
-        return _checked_move(await _run(engine, own, parsed), request)
+        return await _run(engine, own, parsed)
     with policy.adapters.serve(request.get("version")) as (version, adapter):
-        answer = _checked_move(await _run(engine, own, parsed, adapter), request)
+        answer = await _run(engine, own, parsed, adapter)
     return answer | {"spans": [[version, 0, len(answer["token_ids"]) // TOKEN_BYTES]]}
-
-
-def _checked_move(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer. Raises `UnavailableError` for one that was cut and must be sampled in one request: another
-    engine does that from its beginning."""
-    if answer["finish_reason"] == MOVED and "decoding" in request and Decoding(**request["decoding"]).whole:
-        raise UnavailableError(ASLEEP)
-    return answer
 
 
 async def _weights(name: str, policy: Served, engine: AsyncLLM, body: dict[str, Any]) -> dict[str, Any]:
@@ -390,14 +369,9 @@ def _parse(request: dict[str, Any]) -> _Parsed:
             Decoding(**request["decoding"]) if "decoding" in request else None,
             int(request.get("routed_from") or 0),
         )
-        ticket = bytes(request.get("ticket", b""))
         min_version, order = int(request.get("min_version", 0)), int(request.get("order", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"request: {type(error).__name__}: {error}") from error
-    if (handed := parameters(bool(request.get("prefill")), ticket)) is not None:
-        # Not the shared one: a ticket is this request's alone.
-        sampling = copy.copy(sampling)
-        sampling.extra_args = handed
     # Tokens need no rendering, so vLLM accepts them without a thread switch.
     report_experts = request.get("routed_from") is not None
     return _Parsed(
@@ -503,8 +477,6 @@ async def _run(
         reported["top_logprobs"] = _likeliest(out.logprobs or ())
         reported["prompt_logprobs"] = _likeliest(final.prompt_logprobs or ())
     spans = [[parse_version(s.version), s.start, s.end] for s in out.weight_versions or ()]
-    if spans and (ticket := sealed(final.kv_transfer_params, spans[-1][0])):
-        reported["ticket"] = ticket
     return {
         **reported,
         "token_ids": token_ids.tobytes(),

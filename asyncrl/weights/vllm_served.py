@@ -30,9 +30,7 @@ from asyncrl.weights.position import Position
 from asyncrl.weights.reads import Reads
 from asyncrl.weights.staging import Staging
 from asyncrl.weights.vllm_adapters import Adapters
-from asyncrl.weights.vllm_handover import RENEW, hands_over
 from asyncrl.weights.vllm_images import VISION
-from asyncrl.weights.vllm_lent import Loan, loan_from_environment
 from asyncrl.weights.vllm_plugin import WEIGHTS_DIR
 from asyncrl.weights.vllm_prefixes import FORGET
 from asyncrl.weights.vllm_sampled import KEEP_SAMPLED, RENEW_SAMPLED, SAMPLED
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 log = logging.getLogger("asyncrl.weights")
-
-ASLEEP = "the engine sleeps while the trainer works"
 
 
 def base_version() -> int:
@@ -60,12 +56,12 @@ def parse_version(label: str) -> int:
 def served_from_environment() -> dict[str, Served]:
     """Return what this server serves by policy, as `services.engine` has configured it; the run's own is ""."""
     folder, lora = os.environ.get(WEIGHTS_DIR, ""), os.environ.get("ASYNCRL_LORA", "")
-    committing, ids, loan = asyncio.Lock(), itertools.count(1), loan_from_environment()
+    committing, ids = asyncio.Lock(), itertools.count(1)
     own = LoraConfig.model_validate_json(lora) if lora else None
-    served = {"": Served("", folder, own, committing, ids, loan)}
+    served = {"": Served("", folder, own, committing, ids)}
     for name, settings in json.loads(os.environ.get("ASYNCRL_POLICIES") or "{}").items():
         adapters = LoraConfig.model_validate(settings)
-        served[name] = Served(name, policy_weights(folder, name), adapters, committing, ids, loan)
+        served[name] = Served(name, policy_weights(folder, name), adapters, committing, ids)
     return served
 
 
@@ -73,8 +69,7 @@ class Served:
     """One policy of an engine.
 
     folder: its folder of weights; empty for an engine of no run. lora: its adapter; None if all weights are trained.
-    committing: held while the engine loads anything. ids: numbers for adapters, unique in the engine. loan: whether
-    the engine sleeps.
+    committing: held while the engine loads anything. ids: numbers for adapters, unique in the engine.
     """
 
     def __init__(
@@ -84,12 +79,10 @@ class Served:
         lora: LoraConfig | None,
         committing: asyncio.Lock,
         ids: Iterator[int],
-        loan: Loan | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self.committing = committing
-        self.loan = loan or Loan(False)
         self.position = Position(folder, base_version())
         self._attempt: asyncio.Future[None] | None = None
         """The newest attempt to catch up."""
@@ -173,9 +166,7 @@ class Served:
         return parse_version(await engine.get_weight_version())
 
     async def check_version(self, engine: AsyncLLM, least: int) -> None:
-        """Raise `UnavailableError` if a request needs an engine with newer weights, or one that is awake."""
-        if self.loan.asleep:
-            raise UnavailableError(ASLEEP)
+        """Raise `UnavailableError` if a request needs an engine with newer weights."""
         if least <= self.position.version:
             return
         version = await self.newest(engine)
@@ -191,15 +182,11 @@ class Served:
 
         Running requests freeze and continue with the new ones ("keep"), or finish first ("wait"); an adapter is
         loaded beside those in use. keep_kv: they keep what the old weights computed of their tokens, instead of having
-        it computed again. An engine that sleeps notes the file and loads it when it wakes, before it takes a request.
+        it computed again.
         Raises `InputError`, `ConflictError`.
         """
         async with self.committing:
             if self.position.repeats(file):
-                return {"version": file.version, "pause_s": 0.0}
-            if self.loan.asleep:
-                self.position.noted = self.staging.local(file) or self.own_file(file)
-                self.staging.keep_only(file)
                 return {"version": file.version, "pause_s": 0.0}
             report = await self._load(engine, self.staging.local(file) or self.own_file(file), mode, keep_kv)
             await self.transfers.keep_only(engine, file)
@@ -236,22 +223,13 @@ class Served:
             log.warning("no new weights came within %g s of an interruption; generation goes on", limit_s)
             await engine.resume_generation()
 
-    async def load_noted(self, engine: AsyncLLM) -> None:
-        """Load what was committed while the engine slept. Call with `committing`. Raises `InputError`."""
-        file = self.position.to_load()
-        if file is None or file == self.position.file:
-            return
-        if file is not self.position.noted:
-            await asyncio.to_thread(verify_weights, file)
-        await self._load(engine, file)
-
     async def catch_up(self, engine: AsyncLLM) -> None:
         """Load the version that the run has committed, once after the start. Raises `UnavailableError`.
 
         Concurrent callers share one attempt and its result; the next call after a failed attempt starts another.
         """
         try:
-            if self.loan.asleep or self.position.missed() is None:
+            if self.position.missed() is None:
                 return
             if self._attempt is None or self._attempt.done():
                 self._attempt = asyncio.ensure_future(self._catch_up(engine))
@@ -287,11 +265,9 @@ class Served:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         start = time.perf_counter() if self._interrupted is None else self._interrupted_s
-        await _pause(engine, mode, clear_cache=not (keep_kv or hands_over()))
+        await _pause(engine, mode, clear_cache=not keep_kv)
         try:
-            if hands_over():
-                await engine.engine_core.call_utility_async(RENEW, file.version)
-            elif keep_kv:
+            if keep_kv:
                 await engine.engine_core.call_utility_async(FORGET)
             if KEEP_SAMPLED in os.environ:
                 await engine.engine_core.call_utility_async(RENEW_SAMPLED, file.version)

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from asyncrl.helper_process import HelperProcess, few_variables
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.tool_schemas import plain_schema
 from asyncrl.errors import EnvironmentFailure, InputError
+from asyncrl.helper_process import HelperProcess, few_variables
 from asyncrl.types import Message, Task
 
 CHECKS = Path(__file__).with_name("bfcl_checks.py")

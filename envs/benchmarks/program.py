@@ -12,9 +12,11 @@ RULES = "Write a Python program. Answer with the whole program in one fenced blo
 
 
 class Program(Env):
-    """One turn; `task.data` holds `statement`, and `tests` ([stdin, stdout] pairs), `calls` (the name of a function and
-    [arguments, result] pairs) or `check` (Python code that raises where the program is wrong) with `prefix`, what stands
-    before the program, and `functions`, the names it tests.
+    """One turn; `task.data` holds `statement` and tests (`asyncrl.rewards.programs.published`).
+
+    They are `tests`, [stdin, stdout] pairs; `calls`, the name of a function and [arguments, result] pairs; or `check`,
+    Python code that raises where the program is wrong, with `prefix`, what stands before the program, and `functions`,
+    the names it tests.
 
     `time_limit_s` is for all of `check`, or for each test. `sandbox` names a backend.
     """

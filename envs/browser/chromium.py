@@ -36,7 +36,7 @@ NAMES = (
 """In this order: a shell without windows opens a page in a quarter of the processor time of a whole browser."""
 ARGUMENTS = ["--renderer-process-limit=4", "--disable-background-networking", "--disable-dev-shm-usage"]
 START_TIMEOUT_S = 60.0
-ACTION_TIMEOUT_MS = 5000.0
+ACTION_TIMEOUT_S = 5.0
 """Deadline of an action on an element that can take it; by then it is clear whether there is such an element."""
 PAGE_TIMEOUT_MS = 20_000.0
 """Deadline of loading and reading a page: only an overloaded machine takes this long."""
@@ -76,15 +76,15 @@ class Tab:
         """Return the page's accessibility tree, one element per line, each with its reference."""
         return await self._host.call(self._snapshot())
 
-    async def click(self, ref: str) -> str:
-        """Click an element; return the new snapshot. Raises `ValueError` if that is impossible."""
-        return await self._host.call(self._act(ref, "click"))
+    async def click(self, ref: str, limit_s: float = ACTION_TIMEOUT_S) -> str:
+        """Click an element; return the new snapshot. Raises `ValueError` if that is impossible within `limit_s`."""
+        return await self._host.call(self._act(limit_s, ref, "click"))
 
-    async def type(self, ref: str, text: str) -> str:
-        return await self._host.call(self._act(ref, "fill", text))
+    async def type(self, ref: str, text: str, limit_s: float = ACTION_TIMEOUT_S) -> str:
+        return await self._host.call(self._act(limit_s, ref, "fill", text))
 
-    async def select(self, ref: str, option: str) -> str:
-        return await self._host.call(self._act(ref, "select_option", option))
+    async def select(self, ref: str, option: str, limit_s: float = ACTION_TIMEOUT_S) -> str:
+        return await self._host.call(self._act(limit_s, ref, "select_option", option))
 
     async def goto(self, page: str) -> str:
         """Open a page of the site by its name."""
@@ -103,17 +103,18 @@ class Tab:
         self._frame = found.group(1) if found else ""
         return re.sub(r" \[(cursor=pointer|active)\]", "", tree).replace(f"[ref={self._frame}e", "[ref=e")
 
-    async def _act(self, ref: str, action: str, *arguments: str) -> str:
+    async def _act(self, limit_s: float, ref: str, action: str, *arguments: str) -> str:
         if not re.fullmatch(r"e\d{1,6}", ref):
             raise ValueError(f"{ref[:40]!r} is no reference such as e5")
         element = self._page.locator(f"aria-ref={self._frame}{ref}")
         try:
             if not await element.count():
                 raise ValueError(f"there is no element {ref}")
-            await getattr(element, action)(*arguments, timeout=ACTION_TIMEOUT_MS)
+            await getattr(element, action)(*arguments, timeout=1000 * limit_s)
         except self._host.errors as error:
             self._host.check_alive(error)
-            if isinstance(error, self._host.late) and await self._takes(element, action, *arguments):
+            late = isinstance(error, self._host.late) and limit_s >= ACTION_TIMEOUT_S
+            if late and await self._takes(element, action, *arguments):
                 raise InfrastructureError(f"browser: {ref} did not answer: {_first_line(error)}") from error
             raise ValueError(f"{ref} cannot be used so: {_first_line(error)}") from error
         return await self._snapshot()

@@ -12,8 +12,9 @@ from functools import partial
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.agent_time import granted, needed_s
 from asyncrl.env.protocol import Action, Step
-from asyncrl.envs.browser.chromium import Host, Tab, find_chromium, shared_host
+from asyncrl.envs.browser.chromium import ACTION_TIMEOUT_S, Host, Tab, find_chromium, shared_host
 from asyncrl.envs.browser.pages import answer
 from asyncrl.envs.browser.shop import Shop, make_shop
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
@@ -58,6 +59,9 @@ class Browser(ProceduralEnv):
         self.host: Host = shared_host(find_chromium(chromium))
         self.tab: Tab | None = None
         self.turns = 0
+
+    def least_step_s(self) -> float:
+        return needed_s(ACTION_TIMEOUT_S)
 
     async def reset(self) -> list[Message]:
         self.tab = await self.host.open(partial(answer, self.shop))
@@ -148,27 +152,31 @@ class Browser(ProceduralEnv):
         ]
 
     async def _click(self, ref: str, element: str = "") -> str:
-        return await self._shown(self.tab.click(ref))  # type: ignore[union-attr]
+        return await self._shown(lambda tab, limit_s: tab.click(ref, limit_s))
 
     async def _type(self, ref: str, text: str, element: str = "") -> str:
         if len(text) > TEXT_CHARACTERS:
             raise ToolError(f"a text has at most {TEXT_CHARACTERS} characters")
-        return await self._shown(self.tab.type(ref, text))  # type: ignore[union-attr]
+        return await self._shown(lambda tab, limit_s: tab.type(ref, text, limit_s))
 
     async def _select(self, ref: str, option: str, element: str = "") -> str:
-        return await self._shown(self.tab.select(ref, option))  # type: ignore[union-attr]
+        return await self._shown(lambda tab, limit_s: tab.select(ref, option, limit_s))
 
     async def _goto(self, page: str) -> str:
         if not re.fullmatch(r"[a-z]{1,20}(\?[\w=&%+-]{0,100})?", page):
             raise ToolError(f"{page[:80]!r} is no page of this shop")
-        return await self._shown(self.tab.goto(page))  # type: ignore[union-attr]
+        return await self._shown(lambda tab, limit_s: tab.goto(page))
 
-    @staticmethod
-    async def _shown(doing: Awaitable[str]) -> str:
-        try:
-            return await doing
-        except ValueError as error:
-            raise ToolError(str(error)) from error
+    async def _shown(self, act: Callable[[Tab, float], Awaitable[str]]) -> str:
+        """Return what an act shows. It gets the seconds that an element may take to be ready."""
+        assert self.tab is not None
+        async with granted(ACTION_TIMEOUT_S) as grant:
+            if not grant.enough:
+                raise ToolError("no time is left in this turn")
+            try:
+                return await act(self.tab, grant.limit_s)
+            except ValueError as error:
+                raise ToolError(str(error)) from error
 
 
 def find(page: str, role: str, name: str) -> str:

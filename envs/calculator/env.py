@@ -1,7 +1,8 @@
 """Answer a question with a calculator: decide whether to call it, with which arguments, and use its result.
 
 "say 7" needs no tool; "6 * 8" is too hard for a tiny model. The tool is offered in the chat template's own
-format. Reward 1 for the right final answer; an unnecessary or malformed call earns nothing and costs a turn.
+format. Reward 1 for the right final answer, found as docs/rewards.md says; an unnecessary or malformed call earns
+nothing and costs a turn.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
+from asyncrl.rewards.answers.equality import is_number
+from asyncrl.rewards.answers.extraction import extract
 from asyncrl.types import Message, Task
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
@@ -80,7 +83,7 @@ class Calculator(Env):
             results = [self._call(call) for call in action.tool_calls]
             first = self.needs_tool and self.calls == 0
             return self._go_on(action, results, matches=first and results == [str(self.answer)])
-        correct = action.content.strip() == str(self.answer)
+        correct = is_number(self.answer, extract(action.content))
         used_well = (self.calls > 0) == self.needs_tool
         components = {"answer": float(correct), "tool_choice": float(used_well)}
         matches = correct and used_well

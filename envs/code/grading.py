@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asyncrl.envs.sandboxed import describe
 from asyncrl.errors import ConfigError
+from asyncrl.rewards.programs.extraction import last_block as extract  # noqa: F401
 from asyncrl.sandbox import languages
 from asyncrl.sandbox.backends import choose, open_sandbox
 from asyncrl.sandbox.protocol import ExecResult, Sandbox, SandboxSpec
 
-FENCE = re.compile(r"```[\w+#-]*[ \t]*\n(.*?)```", re.DOTALL)
 PROGRAM_CHARACTERS = 50_000
 _known: set[tuple[str, str]] = set()
 """(backend, language) pairs whose tools were found."""
@@ -27,12 +26,6 @@ class Verdict:
     said: str = ""
     """What is wrong with the first failing test, or with the whole program; may be shown to the model."""
     compiled: bool = True
-
-
-def extract(content: str) -> str:
-    """Return the program of an answer: the last fenced block, else the whole text."""
-    blocks = FENCE.findall(content)
-    return (blocks[-1] if blocks else content).strip("\n")
 
 
 async def judge(

@@ -7,7 +7,6 @@ used up. Reward 1 for an expression with exactly the target's value.
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
@@ -16,6 +15,7 @@ from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.countdown.reward import judge, value_of
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.tools import say
+from asyncrl.rewards.answers.marks import last_between
 from asyncrl.types import Message, Task
 
 SIZES = {1: (2, 9), 2: (3, 12), 3: (4, 25), 4: (6, 10)}
@@ -114,8 +114,8 @@ def make(rng: random.Random, level: int, use_all: bool, largest: int = 0) -> Pro
 
 def extract(content: str) -> str:
     """Return the expression of an answer: inside the last <answer> tag, else the last line, without "= 24"."""
-    tagged = re.findall(r"<answer>(.*?)</answer>", content, re.DOTALL)
-    lines = (tagged[-1] if tagged else content).strip().splitlines()
+    tagged = last_between(content, "<answer>", "</answer>")
+    lines = (content if tagged is None else tagged).strip().splitlines()
     return lines[-1].partition("=")[0].strip() if lines else ""
 
 

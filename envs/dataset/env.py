@@ -27,6 +27,7 @@ class Dataset(Env):
     """Rows of a data set, a question each, scored by a reward; its settings are those of `[data]`."""
 
     max_turns = 1
+    provides = frozenset({"components"})
 
     def __init__(self, task: Task, data: dict[str, Any], tokenizer: str = "") -> None:
         """data: `[data]`. tokenizer: counts tokens for `data.max_prompt_tokens`."""

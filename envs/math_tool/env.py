@@ -10,6 +10,7 @@ import re
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.agent_time import needed_s
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.math_tool.data import LEVELS
 from asyncrl.envs.math_tool.reward import GRADERS, extract
@@ -48,8 +49,12 @@ class MathTool(ProceduralEnv):
         if not 0.1 <= time_limit_s <= 60:
             raise ValueError(f"time_limit_s: must be from 0.1 to 60, got {time_limit_s}")
         self.problem = self.draw(lambda rng: rng.choice(LEVELS[self.level])(rng), lambda p: p.question)
+        self.time_limit_s = time_limit_s
         self.box = LazySandbox(sandbox, SandboxSpec(limits=Limits(wall_s=time_limit_s)), warm=True)
         self.turns = self.calls = 0
+
+    def least_step_s(self) -> float:
+        return needed_s(self.time_limit_s)
 
     def reset(self) -> list[Message]:
         return [{"role": "system", "content": RULES}, {"role": "user", "content": self.problem.question}]

@@ -10,6 +10,7 @@ from importlib import resources
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.agent_time import needed_s, part
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.repair.faults import faults
@@ -23,7 +24,10 @@ from asyncrl.types import Message, Task
 RULES = "A test fails. Find the fault and repair it with the tools. When it is repaired, say done."
 FILE_CHARACTERS = 20_000
 MAX_FILES = 40
-SPEC = SandboxSpec(limits=Limits(wall_s=5.0), env={"PYTHONHASHSEED": "0"})
+CALLS_SHARE = 0.5
+"""Of the agent's time in a step, for its calls; the rest is for the hidden ones that judge."""
+WALL_S = 5.0
+SPEC = SandboxSpec(limits=Limits(wall_s=WALL_S), env={"PYTHONHASHSEED": "0"})
 
 
 class Repair(ProceduralEnv):
@@ -57,6 +61,9 @@ class Repair(ProceduralEnv):
         self.box = LazySandbox(sandbox, SPEC, warm=True)
         self.turns = 0
 
+    def least_step_s(self) -> float:
+        return needed_s(WALL_S, CALLS_SHARE)
+
     def reset(self) -> list[Message]:
         names = ", ".join(sorted(self.files))
         return [{"role": "system", "content": RULES}, {"role": "user", "content": f"Files: {names}"}]
@@ -72,13 +79,15 @@ class Repair(ProceduralEnv):
             "run_tests": self._run_tests,
         }
         messages: list[Message] = []
-        for call in action.tool_calls:
-            # One after the other: an edit must be visible to the next call.
-            messages += await answer_calls(Action("", (call,)), self.tools, handlers)
+        with part(CALLS_SHARE):
+            for call in action.tool_calls:
+                # One after the other: an edit must be visible to the next call.
+                messages += await answer_calls(Action("", (call,)), self.tools, handlers)
         messages += await answer_calls(Action("", (), action.parse_errors), self.tools, handlers)
         if messages and self.turns < self.max_turns:
             return Step(messages, components=components)
-        right = await self._judge()
+        with part(1 - CALLS_SHARE):
+            right = await self._judge()
         components["calls_right"] = right
         return Step(
             reward=float(right == 1.0), done=True, success=right == 1.0, components=components,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -56,12 +55,6 @@ def function_text(source: str, function: str) -> str:
     """Return the text of one function."""
     node = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == function)
     return (ast.get_source_segment(source, node) or "") + "\n"
-
-
-def pick(source: str, function: str, rng: random.Random) -> Fault | None:
-    """Return one fault at random, None without any."""
-    found = faults(source, function)
-    return rng.choice(found) if found else None
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:

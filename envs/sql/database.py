@@ -67,7 +67,7 @@ class Database:
                 cursor = connection.execute(sql)
                 rows = cursor.fetchmany(max_rows + 1)
             except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-                text = f"the query ran longer than {timeout_s:g} s" if over() else str(error)
+                text = f"the query ran longer than {timeout_s:.3g} s" if over() else str(error)
                 raise QueryError(text) from None
             if cursor.description is None:
                 raise QueryError("there is no query")

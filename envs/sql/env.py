@@ -10,6 +10,7 @@ import asyncio
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.agent_time import granted, needed_s
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sql.data import CITIES, NAMES, PRODUCTS, SCHEMA, make
@@ -50,6 +51,9 @@ class Sql(ProceduralEnv):
         self.database = Database(self.problem.image)
         self.turns = 0
 
+    def least_step_s(self) -> float:
+        return needed_s(self.time_limit_s)
+
     def reset(self) -> list[Message]:
         return [{"role": "system", "content": RULES}, {"role": "user", "content": self.problem.question}]
 
@@ -64,7 +68,7 @@ class Sql(ProceduralEnv):
             if self.turns >= self.max_turns:
                 return Step(done=True, success=False, components=components)
             return Step(messages, components=components)
-        correct = await asyncio.to_thread(self._correct, action.content)
+        correct = await self._correct(action.content)
         return Step(reward=float(correct), done=True, success=correct, components={"answer": float(correct)})
 
     def close(self) -> None:
@@ -100,16 +104,23 @@ class Sql(ProceduralEnv):
 
     async def _query(self, sql: str) -> str:
         try:
-            return show(await asyncio.to_thread(self.database.query, sql, self.max_rows, self.time_limit_s))
+            return show(await self._result(sql, self.max_rows))
         except QueryError as error:
             raise ToolError(str(error)) from None
 
-    def _correct(self, content: str) -> bool:
+    async def _result(self, sql: str, max_rows: int) -> Result:
+        """Run a query within its limit and what is left of the step. Raises `QueryError`."""
+        async with granted(self.time_limit_s) as grant:
+            if not grant.enough:
+                raise QueryError("no time is left in this turn; the query was not run")
+            return await asyncio.to_thread(self.database.query, sql, max_rows, grant.limit_s)
+
+    async def _correct(self, content: str) -> bool:
         gold = self.problem.rows
         if not (sql := as_query(content)):
             return same_rows(as_rows(content), gold, self.problem.ordered)
         try:
-            result = self.database.query(sql, len(gold), self.time_limit_s)
+            result = await self._result(sql, len(gold))
         except QueryError:
             return False
         return not result.more and same_rows(result.rows, gold, self.problem.ordered)

@@ -8,16 +8,23 @@ from collections import Counter
 from typing import Any
 
 from asyncrl.envs.sql.database import Row
+from asyncrl.rewards.answers.marks import last_fence
 
-FENCE = re.compile(r"```(?:sql)?\s*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
+LANGUAGE = re.compile(r"sql\b", re.IGNORECASE)
 QUERY = re.compile(r"\s*(select|with|values)\b", re.IGNORECASE)
 
 
 def as_query(content: str) -> str:
     """Return the query if the answer is one, or an empty text if it consists of values."""
-    blocks = FENCE.findall(content)
-    text = (blocks[-1] if blocks else content).strip().rstrip(";")
+    block = last_fence(content)
+    text = (content if block is None else _without_language(block)).strip().rstrip(";")
     return text if QUERY.match(text) else ""
+
+
+def _without_language(block: str) -> str:
+    block = block.lstrip()
+    named = LANGUAGE.match(block)
+    return block[named.end() :] if named else block
 
 
 def as_rows(content: str) -> list[Row]:

@@ -12,6 +12,8 @@ from asyncrl.envs.support.line import Line, Problem
 
 PATIENCE = 2
 """Useless messages that are tolerated; the next one ends the conversation."""
+REMEDIES = frozenset({"airplane", "roaming", "data", "sim", "apn"})
+"""Requests to mend something on the phone. A customer who is asked for all of them, whatever it shows, goes away."""
 REQUESTS: dict[str, re.Pattern[str]] = {
     "identify": re.compile(r"customer (id|number)|who are you|your id\b"),
     "status": re.compile(r"screen|status|what do you see"),
@@ -33,7 +35,7 @@ class Customer:
 
     def __init__(self, problem: Problem, line: Line) -> None:
         self.problem, self.line = problem, line
-        self.messages = self.useless = 0
+        self.messages = self.useless = self.guessed = 0
         self.consented = False
         self.satisfied = False
         self.left = False
@@ -53,6 +55,10 @@ class Customer:
         asked = [name for name, pattern in REQUESTS.items() if pattern.search(text.lower())]
         if self.problem.distracted and self.messages % 2 == 0 and asked:
             return f"Sorry, I did not listen. What did you say?{accident}"
+        self.guessed += sum(not self._broken(name) for name in asked if name in REMEDIES)
+        if self.guessed > self.problem.guesses:
+            self.left = True
+            return "You are only guessing. Goodbye."
         before = (self.line.snapshot(), self._apn_reset, self.consented, len(self._known))
         said = [self._tools[name]() for name in asked]
         if self.line.works:
@@ -66,6 +72,17 @@ class Customer:
         if not asked:
             return f"I do not understand.{accident}"
         return " ".join([*filter(None, said), f"Still no internet.{accident}"])
+
+    def _broken(self, remedy: str) -> bool:
+        """Whether a remedy mends something."""
+        line = self.line
+        return {
+            "airplane": line.airplane,
+            "roaming": line.abroad and not line.roaming_on,
+            "data": not line.data_on,
+            "sim": not line.sim_seated,
+            "apn": line.apn_custom,
+        }[remedy]
 
     def _accident(self) -> str:
         if self.messages != self.problem.accident:

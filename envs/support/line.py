@@ -91,6 +91,8 @@ class Problem:
     """The customer misses every other request."""
     accident: int = 0
     """After this many messages the customer turns airplane mode on by mistake; 0 for never."""
+    guesses: int = 1
+    """Requests to mend what is not broken that the customer tolerates; at the next one the conversation ends."""
 
     def line(self) -> Line:
         """Return the state at the start."""
@@ -123,9 +125,9 @@ def make(rng: random.Random, level: int) -> Problem:
     if level == 4:
         opening += " And I want a refund for this!"
     trying = level == 4
-    return Problem(
-        name, customer, faults, opening, after.snapshot(), trying, rng.randint(2, 4) if trying else 0
-    )
+    accident = rng.randint(2, 4) if trying else 0
+    # Where the fault is named nobody has to guess.
+    return Problem(name, customer, faults, opening, after.snapshot(), trying, accident, int(level > 1))
 
 
 def _set(line: Line, fields: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.agent_time import needed_s, own, part
 from asyncrl.env.protocol import Action, Step
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
@@ -26,6 +27,8 @@ from asyncrl.types import Message, Task
 
 RULES = "Do the task with tool shell, which runs bash commands. When it is done, say done."
 COMMAND_CHARACTERS = 20_000
+COMMANDS_SHARE = 0.55
+"""Of the agent's time in a step, for its commands; the rest is for the tests, which run its programs, too."""
 LIMITS = Limits(cpu_s=60, processes=64, open_files=256, disk_bytes=64 * MIB)
 
 
@@ -77,6 +80,11 @@ class Terminal(ProceduralEnv):
             if heldout == (split == "heldout"):
                 yield Task(path.name, env, number, split, {"folder": str(path)})
 
+    def least_step_s(self) -> float:
+        """A command may take its time limit, and tests as long as their folder says."""
+        commands_s = needed_s(self.command_timeout_s, COMMANDS_SHARE)
+        return max(commands_s, needed_s(self.work.said_timeout_s, 1 - COMMANDS_SHARE))
+
     def reset(self) -> list[Message]:
         text = rename_paths(self.work.instruction, self.work.workdir).strip()
         return [{"role": "system", "content": RULES}, {"role": "user", "content": text}]
@@ -88,10 +96,12 @@ class Terminal(ProceduralEnv):
             "commands": float(len(action.tool_calls)),
             "malformed": float(bool(action.parse_errors)),
         }
-        messages = await answer_calls(action, self.tools, {"shell": self._run})
+        with part(COMMANDS_SHARE):
+            messages = await answer_calls(action, self.tools, {"shell": self._run})
         if messages and self.turns < self.max_turns:
             return Step(messages, components=components)
-        verdict = await self._judge()
+        with part(1 - COMMANDS_SHARE):
+            verdict = await self._judge()
         components["tests_passed"] = verdict.passed
         return Step(
             reward=verdict.reward, done=True, success=verdict.reward == 1, components=components,
@@ -142,7 +152,8 @@ class Terminal(ProceduralEnv):
             if self.shell is None:
                 box = await self.box.open()
                 files = archive(self.work.files, self.work.executable)
-                unpacked = await box.exec(["tar", "-xf", "-"], stdin=files)
+                with own():
+                    unpacked = await box.exec(["tar", "-xf", "-"], stdin=files)
                 if not unpacked.ok:
                     raise EnvironmentFailure(
                         f"terminal task {self.work.name}: its files do not fit: {unpacked.stderr[-500:]!r}"

@@ -38,6 +38,8 @@ class TaskFolder:
     solution: str = ""
     image: str = ""
     verifier_timeout_s: float = 60.0
+    said_timeout_s: float = 0.0
+    """The same where the folder says it, else 0."""
     executable: frozenset[str] = frozenset()
     """Paths in `files` that may be run."""
     workdir: str = "/app"
@@ -53,12 +55,12 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     """
     path = Path(path)
     try:
-        instruction = read_text(path / "instruction.md")
-        settings = read_toml(path / "task.toml") if (path / "task.toml").exists() else {}
-        context, modes = _read_files(path / "environment")
-        tests, _ = _read_files(path / "tests")
-        solve = path / "solution" / "solve.sh"
-        solution = solve.read_text(encoding="utf-8") if solve.exists() else ""
+        instruction = read_text(_own(path / "instruction.md", path))
+        toml, solve = path / "task.toml", path / "solution" / "solve.sh"
+        settings = read_toml(_own(toml, path)) if toml.exists() else {}
+        context, modes = _read_files(path / "environment", path)
+        tests, _ = _read_files(path / "tests", path)
+        solution = _own(solve, path).read_text(encoding="utf-8") if solve.exists() else ""
     except (OSError, ValueError) as error:
         raise ConfigError(f"terminal task {path}: {error}") from error
     if "test.sh" not in tests and "test_outputs.py" not in tests:
@@ -66,19 +68,33 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     workdir, copies = _dockerfile(path, context, ignore_run)
     files = {target: context[source] for source, target in copies.items()}
     executable = frozenset(target for source, target in copies.items() if source in modes)
-    timeout = settings.get("verifier", {}).get("timeout_sec", 60.0)
+    said = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
     image = settings.get("environment", {}).get("docker_image", "")
     return TaskFolder(
-        path.name, instruction, files, tests, solution, image, float(timeout), executable, workdir
+        path.name, instruction, files, tests, solution, image, said or 60.0, said, executable, workdir
     )
 
 
 def find_folders(path: str | Path) -> list[Path]:
-    """Return the task folders below `path` by name. Raises `ConfigError` when there is none."""
+    """Return the task folders below `path` by name. Raises `ConfigError` when there is none, and for a link to one
+    elsewhere."""
     found = sorted(p.parent for p in Path(path).glob("*/instruction.md"))
     if not found:
         raise ConfigError(f"env.config.folder: {path}: holds no folder with an instruction.md")
+    for folder in found:
+        try:
+            _own(folder, Path(path))
+        except ValueError as error:
+            raise ConfigError(f"env.config.folder: {error}") from error
     return found
+
+
+def _own(path: Path, folder: Path) -> Path:
+    """Return a path that lies in `folder`. Raises `ValueError` for one that a link leads out of it: whoever made the
+    folder would have this machine's files shown to the agent."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{path} is, or lies behind, a link to {path.resolve()}, which is not in {folder}")
+    return path
 
 
 def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()) -> bytes:
@@ -93,13 +109,14 @@ def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()
     return out.getvalue()
 
 
-def _read_files(folder: Path) -> tuple[dict[str, bytes], set[str]]:
-    """Return contents by relative path, and the executable paths."""
+def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
+    """Return contents by relative path, and the executable paths. Links, and what lies behind them, are left out."""
+    inside = _own(folder, task).resolve()
     files: dict[str, bytes] = {}
     modes: set[str] = set()
     total = 0
     for path in sorted(folder.rglob("*")):
-        if not path.is_file() or path.is_symlink():
+        if not path.is_file() or path.is_symlink() or not path.resolve().is_relative_to(inside):
             continue
         name = str(path.relative_to(folder))
         total += path.stat().st_size

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import secrets
 
+from asyncrl.agent_time import granted
 from asyncrl.errors import ConflictError, DeadlineError
 from asyncrl.sandbox.protocol import ReadEnd, Sandbox, SandboxProcess
 
@@ -22,9 +23,11 @@ class Shell:
         self._turn = asyncio.Lock()
 
     async def run(self, command: str, timeout_s: float) -> str:
-        """Return the command's output, and its exit status if that is not 0."""
-        async with self._turn:
-            return await self._run(command, timeout_s)
+        """Return the command's output, and its exit status if that is not 0. It may get less time (`agent_time`)."""
+        async with self._turn, granted(timeout_s) as grant:
+            if not grant.enough:
+                return "error: no time is left in this turn; the command was not run"
+            return await self._run(command, grant.limit_s)
 
     async def _run(self, command: str, timeout_s: float) -> str:
         if self._bash is None:
@@ -47,7 +50,7 @@ class Shell:
             return shown or "(no output)" if status == "0" else f"{shown}\n(exit status {status})".strip()
         await self.stop()
         why = {
-            ReadEnd.TIMEOUT: f"error: the command took longer than {timeout_s:g} s; the shell was started again",
+            ReadEnd.TIMEOUT: f"error: the command took longer than {timeout_s:.3g} s; the shell was started again",
             ReadEnd.LIMIT: "error: the command wrote too much; the shell was started again",
             ReadEnd.CLOSED: "the shell has ended and was started again",
         }[result.end]

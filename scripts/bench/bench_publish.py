@@ -30,6 +30,7 @@ from asyncrl.services.trainer.service import SyncFilePublisher
 from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.testing.weight_engines import LoadingEngine
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.models import load_trained
 from asyncrl.train.tiny_model import build_model
@@ -130,7 +131,7 @@ def measure(
         source = PlayedAtOnce(config, num_tokens)
         trainer = Trainer(
             config, engine, objective, AuxiliaryModels(objective), source, publisher,
-            lambda _, metrics: seen.append(metrics),
+            callbacks=[Recording(lambda _, metrics: seen.append(metrics))],
         )  # fmt: skip
         trainer.run()
     later = seen[1:]

@@ -80,6 +80,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     """Train on what `run` recorded; return what `main` prints."""
     from asyncrl.algo.objective import build_objective
     from asyncrl.services.trainer.service import Recorder, open_publisher
+    from asyncrl.train.callbacks import Recording
     from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
     from asyncrl.train.models import load_auxiliary_models, load_trained
     from asyncrl.train.threads import set_threads
@@ -102,8 +103,8 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
 
         auxiliary = load_auxiliary_models(config, objective, engine, model)
         Trainer(
-            config, engine, objective, auxiliary, RecordedBatches(run), publisher, on_step,
-            on_commit=recorder.on_commit,
+            config, engine, objective, auxiliary, RecordedBatches(run), publisher,
+            callbacks=[Recording(on_step, recorder.on_commit)],
         ).run()  # fmt: skip
         publisher.close()
         recorder.close()

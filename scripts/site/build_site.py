@@ -42,13 +42,15 @@ def _pages(folder: str, names: str) -> list[str]:
 
 NAVIGATION: dict[str, list[str]] = {
     "Tutorial": _pages(
-        "docs/tutorial", "README 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster"
+        "docs/tutorial",
+        "README 0-your-data 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster",
     ),
     "Concepts": _pages(
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
     ),
     "How-to": [
-        *_pages("docs", "environments sft adapters sandbox gateway tool-formats evaluation monitor metrics lora"),
+        *_pages("docs", "which-method data environments rewards sft adapters sandbox gateway tool-formats"),
+        *_pages("docs", "evaluation monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),
     ],
     "Algorithms": [
@@ -58,7 +60,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Reference": ["docs/configuration.md"],
     "Recipes": ["recipes/README.md"],
     "Performance": ["docs/performance.md", "docs/benchmarks.md"],
-    "Reliability": ["docs/reliability.md"],
+    "Reliability": ["docs/reliability.md", "docs/limits.md"],
     "Troubleshooting": ["docs/troubleshooting.md"],
     "Project": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }

@@ -34,8 +34,6 @@ class Describe(Call):
     weights_dir: Annotated[str, Field(max_length=4096)]
     engines: list[Url] = Field(max_length=MAX_MEMBERS)
     envs: list[Url] = Field(max_length=MAX_MEMBERS)
-    explorers: list[Url] = Field(default_factory=list, max_length=MAX_MEMBERS)
-    """Engines that play candidates; they are not among `engines`."""
     policies: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
     moved: dict[Url, Url] = Field(default_factory=dict, max_length=MAX_MEMBERS)

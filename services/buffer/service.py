@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -67,6 +68,8 @@ PUTS_AT_ONCE = 16
 READ_AT_ONCE_BYTES = 2 * 2**20
 """As many bytes are read in less time than a thread takes to wake up."""
 ABANDONED_AT_ONCE = 1000
+REFUSED_PUTS = 8
+"""As many groups of one worker may be no groups before it is quarantined."""
 REAP_EVERY_S = 1.0
 RETURN_MEMORY_EVERY_S = 10.0
 STALL_S = 5.0
@@ -125,6 +128,8 @@ class BufferService:
         self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
         self._asked: list[tuple[str, str, asyncio.Future[Lease | None]]] = []
         """Workers that ask for a lease, and the names of their calls."""
+        self._refused: Counter[str] = Counter()
+        """Groups of each worker that were refused."""
         self.threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="buffer-files")
         self.room = asyncio.Semaphore(PUTS_AT_ONCE)
         """Of the puts whose bodies are in memory. Others wait in their connections."""
@@ -142,6 +147,18 @@ class BufferService:
         caller = caller_of(request)
         if caller.role == "worker":
             self.ledger.check_holder(lease, caller.name)
+
+    def note_refused(self, request: Request, error: InputError) -> None:
+        """Count a group that no worker of ours would send. A worker that goes on sending such ones is quarantined."""
+        caller = caller_of(request)
+        if caller.role != "worker":
+            return
+        self._refused[caller.name] += 1
+        if self._refused[caller.name] == REFUSED_PUTS:
+            reason = f"{REFUSED_PUTS} of its groups were refused, the last one since {str(error)[:500]}"
+            log.error("worker %s is quarantined: %s", caller.name, reason)
+            self.ledger.quarantine(caller.name, reason)
+            self.changed()
 
     def changed(self) -> None:
         """Answer waiting requests that can be answered now."""
@@ -461,14 +478,18 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
     async def put(request: Request) -> Response:
         async with service.room:
             finished = await receive_one(request, await request.body())
-            if not isinstance(finished, Finished):
-                raise finished
-            return JSONResponse(_result_to_map(await service.put(finished)))
+            try:
+                if not isinstance(finished, Finished):
+                    raise finished
+                return JSONResponse(_result_to_map(await service.put(finished)))
+            except InputError as error:
+                service.note_refused(request, error)
+                raise
 
     async def put_many(request: Request) -> Response:
         """Each group is answered for itself: its result, or its error."""
         async with service.room:
-            return await put_all(await received(request))
+            return await put_all(request, await received(request))
 
     async def reserve(request: Request) -> Response:
         """Files for large groups, which a worker on this machine writes itself instead of sending them."""
@@ -481,11 +502,16 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
             body = await read(request, messages.PutFiles)
             if sum(one.size for one in body.files) > messages.MAX_BODY_BYTES:
                 raise InputError(f"files: must have at most {messages.MAX_BODY_BYTES} bytes together")
-            return await put_all(await asyncio.gather(*(receive_file(request, one) for one in body.files)))
+            found = await asyncio.gather(*(receive_file(request, one) for one in body.files))
+            return await put_all(request, found)
 
-    async def put_all(received: Sequence[Finished | AsyncRLError | None]) -> Response:
+    async def put_all(request: Request, received: Sequence[Finished | AsyncRLError | None]) -> Response:
         answers = [service.put(one) if isinstance(one, Finished) else one for one in received]
         await asyncio.wait([a for a in answers if isinstance(a, asyncio.Future)] or [_done()])
+        for answer in answers:
+            error = answer.exception() if isinstance(answer, asyncio.Future) else answer
+            if isinstance(error, InputError):
+                service.note_refused(request, error)
         return JSONResponse({"results": [_answer_to_map(a) for a in answers]})
 
     async def received(request: Request) -> list[Finished | AsyncRLError]:

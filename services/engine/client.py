@@ -11,7 +11,7 @@ import logging
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import aiohttp
@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 
 from asyncrl.credentials import authorization, bearer
-from asyncrl.errors import AsleepError, InfrastructureError, InputError
+from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.http_checks import LEAST_BYTES_PER_S
 from asyncrl.services.engine.messages import (
@@ -201,9 +201,8 @@ class EngineClient:
             raise GarbageError(f"{error} (request {name})") from None
         del left[name]
         if "error" in message:
-            failed = AsleepError if message.get("asleep") else InfrastructureError
             # What is refused, other engines would refuse, too.
-            _fail(pending, (InputError if message["refused"] else failed)(message["error"]))
+            _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
         elif not pending.answer.done():
             pending.answer.set_result(decode_generated(message, self.url))
 
@@ -219,8 +218,6 @@ class EngineClient:
         again = []
         for pending in unanswered:
             pending.attempts += 1
-            # What it leads to may have been fetched, and its place been used for something else.
-            pending.request = replace(pending.request, ticket=b"")
             if pending.attempts < self.max_attempts:
                 again.append(pending)
             else:
@@ -257,8 +254,7 @@ class EngineClient:
             ) as response:
                 if response.status != 200:
                     raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
-                body = await _read(response, MAX_CONTROL_BYTES)
-                return unpacked(body)
+                return unpacked(await _read(response, MAX_CONTROL_BYTES))
         except GarbageError as error:
             raise GarbageError(f"engine {self.url} answers with garbage: {path}: {error}") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -290,10 +286,6 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         optional["version"] = request.version
     if request.commit:
         optional["commit"] = True
-    if request.prefill:
-        optional["prefill"] = True
-    if request.ticket:
-        optional["ticket"] = request.ticket
     if request.images:
         optional["images"] = [[image.start, image.end, image.key] for image in request.images]
     return {
@@ -326,7 +318,6 @@ def decode_generated(message: dict[str, Any], engine: str = "") -> Generated:
         prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
         routed_experts=_routed_experts(message.get("routed_experts")),
         commitments=tuple(message.get("commitments", ())),
-        ticket=message.get("ticket", b""),
         engine=engine,
     )
 

@@ -6,7 +6,7 @@ import argparse
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.gpus import BY_TURNS, ENGINE_SHARE
+from asyncrl.gpus import ENGINE_SHARE
 from asyncrl.services.command import CONFIGURED, NODES, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
@@ -16,9 +16,6 @@ OPTIONS = (
     "--model",
     "--base-version",
     "--weights-dir",
-    "--explorer",
-    "--lent",
-    "--prefill",
     *NODES,
 )
 
@@ -45,9 +42,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         dtype=config.model.dtype,
         max_model_len=min(engine.max_model_len, longest),
         max_num_seqs=engine.max_num_seqs,
-        gpu_memory_utilization=min(share, BY_TURNS) if args.lent else share,
-        sleep=config.placement.sleep is True or args.lent,
-        lent=args.lent,
+        gpu_memory_utilization=share,
+        sleep=config.placement.sleep is True,
         tensor_parallel=engine.tensor_parallel,
         pipeline_parallel=engine.pipeline_parallel,
         machine=machine,
@@ -55,14 +51,12 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         base_version=args.base_version,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,
-        quantization=engine.explorers_quantization if args.explorer else engine.quantization,
+        quantization=engine.quantization,
         batch_invariant=engine.batch_invariant,
         kv_offload_gib=engine.kv_offload_gib,
-        # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.
-        handover=("prefill" if args.prefill else "decode") if engine.prefill and args.weights_dir else "",
         record_experts=config.train.router_replay,
         record_states=config.train.commitments,
-        # Of a run that publishes weights, as for handing over.
+        # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.
         keep_sampled=config.train.old_policy == "interrupt" and bool(args.weights_dir),
         speculative=engine.speculative,
         extra_args=tuple(engine.extra_args),

@@ -16,22 +16,21 @@ import numpy as np
 from asyncrl.algo.commitments import tokens_of
 from asyncrl.data.codec import LOGPROB_TOLERANCE, MAX_ROUTES
 from asyncrl.errors import InfrastructureError
-from asyncrl.generation import MOVED, GenerateRequest
+from asyncrl.generation import GenerateRequest
 from asyncrl.http_checks import check_msgpack
 
 MAX_FRAME_BYTES = 256 * 2**20
 """Of one answer, whatever was asked for."""
 LEAST_FRAME_BYTES = 2**20
 BYTES_PER_TOKEN = 64
-"""Of an answer: id, log-probability, commitment, and its share of a ticket, with room to spare."""
+"""Of an answer: id, log-probability and commitment, with room to spare."""
 MAX_CONTROL_BYTES = 256 * 2**20
 """Of the answer to a control call."""
 MAX_ERROR_BYTES = 64 * 2**10
-MAX_TICKET_BYTES = 2**20
 MAX_TOKEN_ID = 2**24
 """No vocabulary is larger."""
 MAX_VERSION = 2**31 - 1
-FINISH_REASONS = ("stop", "length", MOVED)
+FINISH_REASONS = ("stop", "length")
 _EXPERTS = {"|u1": 1, "<u2": 2}
 
 
@@ -76,7 +75,6 @@ def check_refusal(message: Mapping[str, Any]) -> None:
     """Raise `GarbageError` unless this says why a request was not answered."""
     _need(type(message["error"]) is str, "error must be a text")
     _need(type(message.get("refused")) is bool, "refused must be true or false")
-    _need(type(message.get("asleep", False)) is bool, "asleep must be true or false")
 
 
 def check_answer(message: Mapping[str, Any], request: GenerateRequest, vocab_size: int = 0) -> None:
@@ -85,7 +83,7 @@ def check_answer(message: Mapping[str, Any], request: GenerateRequest, vocab_siz
     _need(reason in FINISH_REASONS, f"finish_reason must be one of {FINISH_REASONS}")
     ids, logprobs = _array(message, "token_ids", "<i4"), _array(message, "logprobs", "<f4")
     num, context = len(ids), len(request.token_ids)
-    _need(bool(num) or reason == MOVED, "token_ids must not be empty")
+    _need(bool(num), "token_ids must not be empty")
     _need(num <= request.max_tokens, f"token_ids must be at most {request.max_tokens}, got {num}")
     _need(len(logprobs) == num, f"logprobs must be {num} like token_ids, got {len(logprobs)}")
     limit = vocab_size or MAX_TOKEN_ID
@@ -138,9 +136,6 @@ def _check_reported(message: Mapping[str, Any], request: GenerateRequest, num: i
     except ValueError as error:
         raise GarbageError(f"commitments: {error}") from None
     _need(not commitments or (request.commit and covered == num), f"commitments must be to {num} tokens")
-    ticket = message.get("ticket", b"")
-    _need(type(ticket) is bytes and len(ticket) <= MAX_TICKET_BYTES, "ticket must be bytes")
-    _need(not ticket or request.prefill, "ticket must be left out of an answer that is none to a prefill")
 
 
 def _check_likeliest(message: Mapping[str, Any], name: str, most: int, each: int) -> None:
@@ -199,6 +194,5 @@ def checked_state(message: Mapping[str, Any]) -> dict[str, Any]:
         _need(type(value) is int and 0 <= value < 2**62, f"{name} must be a number from 0")
     usage = found.setdefault("kv_usage", 0.0)
     _need(type(usage) in (int, float) and 0 <= usage <= 1.001, "kv_usage must be from 0 to 1")
-    for name in ("paused", "lent", "asleep", "prefill"):
-        _need(type(found.setdefault(name, False)) is bool, f"{name} must be true or false")
+    _need(type(found.setdefault("paused", False)) is bool, "paused must be true or false")
     return found

@@ -23,8 +23,6 @@ ROOMY_KV = 0.8
 BOUND = 1.25
 SLACK_REQUESTS = 4
 """Neither of the two candidates is taken when both have more than `BOUND` times the mean and this many more."""
-IDLE_FACTOR = 2.0
-"""An engine that has this many times the load of one on loan, and `SLACK_REQUESTS` more, gives conversations to it."""
 
 
 class Health(StrEnum):
@@ -35,8 +33,6 @@ class Health(StrEnum):
     """Serves, but older weights than the others."""
     SUSPECT = "suspect"
     """Failed or does not answer, but not for long."""
-    ASLEEP = "asleep"
-    """On loan from a trainer that works: it takes no request."""
     DEAD = "dead"
 
 
@@ -59,8 +55,6 @@ class EngineLoad:
     """Share of the KV cache in use by running requests, 0 to 1."""
     held: float = 0.0
     """Share of the KV cache that is reserved for conversations between two calls, 0 to 1."""
-    lent: bool = False
-    """Whether it is on loan: it serves for a while, and had nothing to do before."""
 
     @property
     def load(self) -> float:
@@ -106,10 +100,7 @@ def place(key: bytes, num_tokens: int, engines: Sequence[EngineLoad], home: str 
 
 
 def _should_leave(home: EngineLoad, up: Sequence[EngineLoad]) -> bool:
-    """A conversation moves, and is computed again, only if its engine would have to evict others to serve it, or one on
-    loan has woken and has far less to do."""
-    if any(e.lent and home.load > IDLE_FACTOR * e.load + SLACK_REQUESTS for e in up):
-        return True
+    """A conversation moves, and is computed again, only if its engine would have to evict others to serve it."""
     return home.full and any(not e.waiting and e.kv_usage + e.held < ROOMY_KV for e in up)
 
 

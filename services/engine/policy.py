@@ -29,9 +29,7 @@ NOT_ITS_OWN = ("VLLM_SERVER_DEV_MODE", "VLLM_API_KEY")
 """Variables of the user's shell that would open further routes, or ask for another key."""
 
 
-def policy_command(
-    options: EngineOptions, host: str, port: int, model: ModelConfig
-) -> list[str]:
+def policy_command(options: EngineOptions, host: str, port: int, model: ModelConfig) -> list[str]:
     """Return the command line of vLLM's server for clients of OpenAI and Anthropic.
 
     model: the formats of turns, and the chat template with its variables.

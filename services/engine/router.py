@@ -10,20 +10,18 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from asyncrl.clock import now_s
-from asyncrl.errors import AsleepError, AsyncRLError, InfrastructureError, InputError
-from asyncrl.generation import MOVED, Generated, GenerateRequest, Prefilled, remainder
+from asyncrl.errors import AsyncRLError, InfrastructureError, InputError
+from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.health import EngineHealth
 from asyncrl.services.engine.messages import GarbageError
 from asyncrl.services.engine.placement import EngineLoad, Health, place
-from asyncrl.services.engine.prefill import LatePrefill, Prefill, PrefillCounts
-from asyncrl.services.engine.prefill_queues import Kind, kind_of
 
 log = logging.getLogger("asyncrl.engine")
 
@@ -49,11 +47,6 @@ class _Engine:
     others: int = 0
     """Requests that it had from other routers at the last probe."""
     held_tokens: int = 0
-    lent: bool = False
-    asleep: bool = False
-    """On loan and not needed now, as of its last answer."""
-    prefill: bool = False
-    """Whether it computes prompts for the others, as of its last answer; it decodes where none of these is left."""
 
 
 @dataclass(slots=True)
@@ -69,13 +62,9 @@ class _Session:
 
 
 class EngineRouter:
-    """Implements `generation.Generator` and `gateway.sampling.Engines`.
+    """Implements `generation.Generator` and `gateway.sampling.Engines`."""
 
-    prefill_from: tokens of a prompt that no cache should hold, from which engines that prefill compute it for the one
-    that decodes; 0 where none does.
-    """
-
-    def __init__(self, engines: Sequence[EngineClient], prefill_from: int = 0) -> None:
+    def __init__(self, engines: Sequence[EngineClient]) -> None:
         if not engines:
             raise InputError("a router needs at least one engine")
         self._engines: dict[str, _Engine] = {}
@@ -83,8 +72,6 @@ class EngineRouter:
         """Of engines that get no new requests, and may still have running ones."""
         self._gone_busy_s = 0.0
         """Of engines that are no longer here."""
-        self._prefill_from = prefill_from
-        self._prefill = Prefill()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._prober: asyncio.Task[None] | None = None
         self.newest = -1
@@ -141,55 +128,31 @@ class EngineRouter:
         """Seconds for which engines had requests, summed over all that were ever here."""
         return self._gone_busy_s + sum(client.busy_s for client in (*self.engines, *self._retiring))
 
-    @property
-    def prefilled(self) -> PrefillCounts:
-        """What has become of the prompts that engines were to compute for others."""
-        return self._prefill.counts
-
     async def generate(self, request: GenerateRequest) -> Generated:
-        """Sample one turn, on another engine when one fails, or the rest of it when one goes to sleep. Raises what the
-        last one raised."""
+        """Sample one turn, on another engine when one fails. Raises what the last one raised."""
         self._start_probing()
-        had: Generated | None = None
-        while True:
-            part = await self._generate(request)
-            had = part if had is None else had.followed_by(part)
-            if part.finish_reason != MOVED:
-                return had
-            request = remainder(request, part)
-
-    async def _generate(self, request: GenerateRequest) -> Generated:
         failure: AsyncRLError | None = None
-        order = self._order(request)
-        for url in [
-            *order,
-            *(url for url, engine in self._engines.items() if engine.prefill and url not in order),
-        ]:
+        for url in self._order(request):
             engine = self._engines.get(url)
             if engine is None:
                 continue
             try:
-                generated = await self._send(engine, request)
-                engine.asleep |= generated.finish_reason == MOVED
-                return generated
-            except AsleepError as error:
-                engine.asleep, failure = True, error
+                return await self._send(engine, request)
             except InfrastructureError as error:
                 self._failed(engine, error)
                 failure = error
-        raise failure or InfrastructureError("every engine has left this router, or sleeps")
+        raise failure or InfrastructureError("every engine has left this router")
 
     def _order(self, request: GenerateRequest) -> list[str]:
-        """Return the engines that decode and are awake, in the order in which they are to be tried."""
+        """Return the engines in the order in which they are to be tried."""
         if len(self._engines) == 1:
             # Placement among one says the same, and costs a hash of the context.
             self._expire(now_s())
-            return [url for url, engine in self._engines.items() if not (engine.asleep or engine.prefill)]
+            return list(self._engines)
         session = self._sessions.get(request.session)
         remembered = session is not None and (session.running > 0 or session.expires > now_s())
         home = session.url if session is not None and remembered else ""
-        awake = [load for load in self.loads() if load.health is not Health.ASLEEP]
-        return place(_key(request), len(request.token_ids), awake, home) if awake else []
+        return place(_key(request), len(request.token_ids), self.loads(), home)
 
     async def context_limit(self) -> int:
         """Return the longest context with its answer that every engine accepts, in tokens; 0 while unknown."""
@@ -219,26 +182,20 @@ class EngineRouter:
             engine.held_tokens += num_tokens
 
     def loads(self) -> list[EngineLoad]:
-        """Every engine that decodes as placement sees it now."""
-        return self._loads([url for url, engine in self._engines.items() if not engine.prefill])
-
-    def _loads(self, urls: Sequence[str]) -> list[EngineLoad]:
+        """Every engine as placement sees it now."""
         now = now_s()
         self._expire(now)
         return [
             EngineLoad(
                 url,
-                Health.ASLEEP
-                if engine.asleep
-                else engine.health.health(now, self.newest, self._newest_since),
+                engine.health.health(now, self.newest, self._newest_since),
                 engine.client.in_flight + engine.others,
                 engine.waiting,
                 engine.prefill_tokens,
                 engine.kv_usage,
                 engine.held_tokens / engine.kv_tokens if engine.kv_tokens else 0.0,
-                engine.lent,
             )
-            for url, engine in ((url, self._engines[url]) for url in urls)
+            for url, engine in self._engines.items()
         ]
 
     def status(self) -> list[dict[str, Any]]:
@@ -247,7 +204,6 @@ class EngineRouter:
             {
                 "url": load.url,
                 "health": load.health.value,
-                "prefill": self._engines[load.url].prefill,
                 "version": self._engines[load.url].health.version,
                 "requests": load.requests,
                 "waiting": load.waiting,
@@ -255,7 +211,7 @@ class EngineRouter:
                 "held": load.held,
                 "sessions": sum(s.url == load.url for s in self._sessions.values()),
             }
-            for load in self._loads(list(self._engines))
+            for load in self.loads()
         ]
 
     async def close(self) -> None:
@@ -263,7 +219,6 @@ class EngineRouter:
         if self._prober is not None:
             self._prober.cancel()
             await asyncio.gather(self._prober, return_exceptions=True)
-        await self._prefill.close()
         await asyncio.gather(*(client.close() for client in (*self.engines, *self._retiring)))
 
     async def probe(self) -> None:
@@ -278,7 +233,6 @@ class EngineRouter:
         settled = self._settle(request, engine.client.url)
         settled.running += 1
         try:
-            request, came_of_it = await self._prefilled(engine, request, prefill)
             generated = await engine.client.generate(request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -289,41 +243,12 @@ class EngineRouter:
             engine.prefill_tokens -= prefill
             settled.running -= 1
             await self._close_retired()
-        if request.ticket and generated.cached_tokens < len(request.token_ids) - 1:
-            self.prefilled.again += 1
-            came_of_it = Prefilled.AGAIN
-        if came_of_it is not None:
-            generated = replace(generated, prefills=(came_of_it,))
         version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
             session.cached_tokens = len(request.token_ids) + len(generated.token_ids)
             session.expires = max(session.expires, now_s() + DEFAULT_TTL_S)
         return generated
-
-    async def _prefilled(
-        self, engine: _Engine, request: GenerateRequest, tokens: int
-    ) -> tuple[GenerateRequest, Prefilled | None]:
-        """Return the request with the ticket to its prompt's KV cache, if an engine that prefills should and can
-        compute that, and what came of it. engine: which decodes. tokens: to compute."""
-        kind = kind_of(tokens, 0, self._prefill_from) if self._prefill_from else Kind.NONE
-        # Log-probabilities of the prompt and images are computed where they are asked for.
-        whole = bool(request.images) or (request.decoding is not None and request.decoding.prompt_logprobs)
-        able = {
-            url: one.client
-            for url, one in self._engines.items()
-            if one.prefill and one.health.health(now_s()) is Health.HEALTHY
-        }
-        if kind is Kind.NONE or whole or engine.prefill or not able:
-            return request, None
-        ticket, url, failure = await self._prefill.ticket(request, kind, tokens, able)
-        if failure is not None and (failed := self._engines.get(url)) is not None:
-            self._failed(failed, failure)
-        if ticket:
-            came_of_it = Prefilled.HANDED
-        else:
-            came_of_it = Prefilled.LATE if isinstance(failure, LatePrefill) else Prefilled.FAILED
-        return replace(request, ticket=ticket), came_of_it
 
     async def _close_retired(self) -> None:
         """Close the clients of retired engines whose last request has ended."""
@@ -369,10 +294,7 @@ class EngineRouter:
             self._saw(engine, state["version"])
         except AsyncRLError as error:
             self._failed(engine, error)
-            # Started again it says so itself, and until then it is no better than dead.
-            engine.asleep = False
             return
-        engine.lent, engine.asleep, engine.prefill = state["lent"], state["asleep"], state["prefill"]
         engine.waiting = state["waiting"]
         all_requests = state["running"] + engine.waiting
         engine.others = max(0, all_requests - max(in_flight, engine.client.in_flight))

@@ -33,7 +33,6 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
-from asyncrl.services.engine.handover import handover_arguments, handover_variables
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
     MachineShare,
@@ -88,15 +87,11 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
-    lent: bool = False
-    """Whether it samples only from when the trainer wakes it until that needs the memory again."""
     quantization: str = "off"
     """How linear layers compute, see `asyncrl.weights.quantization`."""
     batch_invariant: bool = False
     kv_offload_gib: float = 0.0
     """Host memory for KV blocks that leave the GPU."""
-    handover: str = ""
-    """"prefill" or "decode" for an engine of a run whose prompts some engines compute for the others."""
     record_experts: bool = False
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     record_states: bool = False
@@ -151,7 +146,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *machine_arguments(options.machine),
         *numerics_arguments(options),
         *kv_offload_arguments(options.kv_offload_gib),
-        *handover_arguments(options.handover),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
@@ -228,7 +222,6 @@ def build_env(
         **machine_variables(options.machine, options.ranks),
         **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
-        ASYNCRL_LENT="1" if options.lent else "",
         ASYNCRL_VISION="1" if is_vision_model(options.model) else "",
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )
@@ -286,9 +279,6 @@ def serve_engine(
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
 
         env = build_env(loaded, credentials, scratch)
-        if loaded.handover:
-            side_port = held.enter_context(reserved_port(0, loaded.advertise))
-            env.update(handover_variables(loaded.handover, loaded.advertise, side_port))
         if loaded.machine.nodes > 1 and not loaded.machine.follows:
             # Until its first rank listens there, which may be a minute later.
             held.enter_context(reserved_port(loaded.machine.main_port, loaded.host))

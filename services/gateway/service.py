@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,8 @@ def serve_gateway(
     router = EngineRouter([EngineClient(url, token, turn_s, vocab_size=size) for url in engines])
     renderer = load_renderer(model, config.model.chat_template_args, config.model.chat_template)
     parse, split = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
-    sampler = Sampler(router, renderer, parse, split=split)
+    model_config = config.model
+    reread = partial(load_format, model_config.tool_format, model_config.reasoning_format)
+    sampler = Sampler(router, renderer, parse, split=split, reread=reread)
     app = create_gateway_app(Episodes(sampler), router, credentials.access("gateway"))
     serve(app, host=host, port=port, ready_file=ready_file, advertise=advertise)

@@ -21,6 +21,7 @@ from asyncrl.data.memory import keep_freed_memory
 from asyncrl.endpoint import advertised_host, announce, in_url
 from asyncrl.errors import ConfigError
 from asyncrl.http_clients import exempt
+from asyncrl.http_limits import PromptHttpProtocol
 from asyncrl.process_hooks import collect_only_new_objects
 from asyncrl.tls import own_files, scheme
 
@@ -61,6 +62,7 @@ def serve(
     url = f"{scheme()}://{in_url(told)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         app,
+        http=PromptHttpProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -13,12 +14,13 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from asyncrl.chat.renderer import ChatRenderer
-from asyncrl.chat.tool_formats import TurnFormat
+from asyncrl.chat.tool_formats import TurnFormat, load_format
 from asyncrl.config import Config
 from asyncrl.env.config_check import check_settings
 from asyncrl.gateway.agent_player import MAX_RUNNING, AgentPlayer, AgentSettings, EpisodeHost, LocalHost
 from asyncrl.gateway.agents import load_agent
 from asyncrl.gateway.api import AgentApi
+from asyncrl.gateway.export import MAX_TRAJECTORIES
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.sampler import Sampler
 from asyncrl.gateway.sampling import Engines
@@ -48,7 +50,11 @@ class Agents:
         check_settings(AGENT, config.env.config)
         self.config = config
         self.agent = load_agent(config.env.config)
-        self.episodes = Episodes(Sampler(engines, renderer, turns.parse, config.max_tokens, turns.split))
+        model = config.model
+        reread = partial(load_format, model.tool_format, model.reasoning_format)
+        self.episodes = Episodes(
+            Sampler(engines, renderer, turns.parse, config.max_tokens, turns.split, reread)
+        )
         self.server: _Server | None = None
         self.running: list[asyncio.Task[None]] = []
         self.local = LocalHost(self.episodes, "")
@@ -65,6 +71,8 @@ class Agents:
             rollout.max_tokens_per_turn,
             rollout.max_turns,
             int(self.config.env.config.get("max_running") or MAX_RUNNING),
+            int(self.config.env.config.get("max_trajectories") or MAX_TRAJECTORIES),
+            self.config.env.config.get("response_format", "ignore"),
         )
         return AgentPlayer(self.host, self.agent, settings)
 

@@ -2,11 +2,11 @@
 
 | kind | request | answer |
 |---|---|---|
-| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | the last number of the reply, divided by 10 |
+| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | a number from 0 to 10 on the last line |
 | `score` | `{"items": [{"task", "messages", "reward"}, ...]}` to the URL itself | `{"scores": [number or null, ...]}` |
 
 Equal conversations of one task are judged once: while a request is in flight others wait for it, afterwards the answer
-is remembered.
+is remembered. A reply in any other form is the judge's failure: a policy may have put numbers into it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ MAX_IN_FLIGHT = 32
 MAX_TOKENS = 512
 """Of a chat judge's reply."""
 SCALE = 10.0
-"""What a chat judge's number is divided by."""
+"""The highest number of a chat judge, by which it is divided; the lowest is 0."""
 FIRST_PAUSE_S = 0.5
 BATCH_SIZE = 32
 REMEMBERED = 65536
 PLACES = re.compile(r"\{conversation\}|\{task\}")
-NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+NUMBER = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,6})?")
+"""All that a chat judge's last line may be."""
 
 
 class JudgeClient:
@@ -150,15 +151,21 @@ class JudgeClient:
 
     def _read_chat(self, reply: Any) -> float:
         try:
-            text = reply["choices"][0]["message"]["content"] or ""
-        except (KeyError, IndexError, TypeError):
-            text = None
+            choice = reply["choices"][0]
+            text, finished = choice["message"]["content"] or "", choice.get("finish_reason")
+        except (KeyError, IndexError, TypeError, AttributeError):
+            text, finished = None, None
         if not isinstance(text, str):
             raise JudgeError(f"not a chat completion: {_shown(reply)}")
-        found = NUMBER.findall(text)
-        if not found:
-            raise JudgeError(f"no number in the reply {text[:200]!r}")
-        return _in_range(float(found[-1])) / SCALE
+        if finished == "length":
+            # Its last line may be the beginning of another number.
+            raise JudgeError(f"the reply was cut off after {MAX_TOKENS} tokens: ...{text[-200:]!r}")
+        last = text.rstrip().rpartition("\n")[2].strip()
+        if NUMBER.fullmatch(last) is None or float(last) > SCALE:
+            raise JudgeError(
+                f"the reply's last line must be a number from 0 to {SCALE:g} and nothing else, got {last[-200:]!r}"
+            )
+        return float(last) / SCALE
 
 
 def _read_scores(reply: Any, count: int) -> list[float | JudgeError]:

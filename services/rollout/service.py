@@ -34,14 +34,12 @@ from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.answers import answer_ids
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
-from asyncrl.rollout.exploring import ExploringRunner
 from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
 from asyncrl.rollout.opponents import OpponentRunner
 from asyncrl.rollout.player import EpisodePlayer
-from asyncrl.rollout.token_branches import TokenBranches
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.buffer.client import Addresses, BufferClient
@@ -72,10 +70,6 @@ _COUNTERS = (
     "cached_tokens",
     "history_forks",
     "leases_lost",
-    "explored_groups",
-    "contrast_groups",
-    "candidates",
-    "candidate_tokens",
 )
 
 
@@ -106,7 +100,6 @@ class RolloutService:
         credentials: Credentials,
         name: str,
         policies: Mapping[str, PolicyAddresses] | None = None,
-        explorers: Sequence[str] = (),
     ) -> None:
         self.config = config
         # A worker's credentials are good for one name only.
@@ -115,14 +108,8 @@ class RolloutService:
         self._vocab_size = vocab_size(model)
         self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
         """Of the engines and environments that each policy's job names."""
-        self.router = EngineRouter(
-            [self._client(url) for url in engines],
-            config.engine.prefill_from if config.engine.prefill else 0,
-        )
+        self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
-        self.explorers = EngineRouter([self._client(url) for url in explorers]) if explorers else None
-        """Engines that play candidates alone. No other engine plays these."""
-        self._explorer_addresses = Addresses("", explorers)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.
         place_timeout_s = config.rollout.episode_timeout_s + config.rollout.lease_s + OPEN_TIMEOUT_S
         self.envs: EnvClient | LocalEnvs = (
@@ -181,16 +168,9 @@ class RolloutService:
             vocab_size=self._vocab_size,
         )
 
-    @property
-    def routers(self) -> list[EngineRouter]:
-        """Those of the main policy's engines: the router of all that is trained on, and the explorers'."""
-        return [self.router, *([self.explorers] if self.explorers is not None else [])]
-
     def _groups_limit(self) -> Callable[[], int]:
-        """Return what says how many groups may run now: what the engines have room for and, where they play candidates,
-        the explorers."""
-        limits = [Concurrency(router.loads, self.config.groups_in_flight).limit for router in self.routers]
-        return lambda: min(limit() for limit in limits)
+        """Return what says how many groups may run now: what the engines have room for."""
+        return Concurrency(self.router.loads, self.config.groups_in_flight).limit
 
     def _policies(self, addresses: Mapping[str, PolicyAddresses]) -> dict[str, _PolicyClients]:
         """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""
@@ -230,13 +210,6 @@ class RolloutService:
         )
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
-    def _token_branches(self, generator: Generator, seed: int | None) -> TokenBranches | None:
-        """Return what starts branches inside turns, where the recipe has such."""
-        if self.config.rollout.fork_at != "look_ahead":
-            return None
-        limits = episode_settings(self.config, 1.0, seed).limits
-        return TokenBranches(generator, limits, self.renderer.stop_token_ids, seed)
-
     def _training_runner(self, seed: int | None) -> GroupRunner:
         """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline, policies and
         opponents."""
@@ -250,36 +223,20 @@ class RolloutService:
         if self.policies and agent:
             raise ConfigError("policies: must be left out where an agent plays the episodes")
 
-        by_difficulty = rollout.hint_length == "by_difficulty"
-
         def make_runner(generator: Generator) -> EpisodeGroupRunner:
             return EpisodeGroupRunner(
                 self._player(generator, rollout.temperature, seed, self.config.minimax),
                 branches=0 if agent else rollout.branches,
-                fork_at=rollout.fork_at,
                 hinted=0 if agent else rollout.hinted,
-                hint=partial(
-                    hint, most=None if by_difficulty else HINT_TURNS, encode=self.renderer.assistant
-                ),
-                hints_by_difficulty=by_difficulty,
+                hint=partial(hint, most=HINT_TURNS, encode=self.renderer.assistant),
                 baseline=self._player(generator, 0.0, None) if greedy else None,
                 answer=partial(answer_ids, encode=self.renderer.assistant) if "answers" in needs else None,
-                decide_after=rollout.decide_after,
-                inside_turns=self._token_branches(generator, seed),
             )
 
         renew_every_s = rollout.lease_s / 3
         if self.config.population is not None:
             exploiter = next(iter(self._further_policies()), None)
             return OpponentRunner(make_runner, self.engines, exploiter, renew_every_s)
-        if self.explorers is not None and rollout.explore:
-            candidates = RetryingGenerator(self.explorers, self.config.outage_timeout_s)
-            return ExploringRunner(
-                self._player(candidates, rollout.temperature, seed),
-                make_runner(self.engines),
-                rollout.explore,
-                self.config.run.seed,
-            )
         if not self.policies:
             return make_runner(self.engines)
         return MultiPolicyRunner(make_runner, self.engines, self._further_policies(), renew_every_s)
@@ -304,8 +261,6 @@ class RolloutService:
             job = None
         engines, envs = self._addresses[name]
         await self._move(router, engines, job)
-        if not name and self.explorers is not None:
-            await self._move(self.explorers, self._explorer_addresses, job)
         if not isinstance(self.envs, EnvClient):
             return
         new, gone = envs.update(job)
@@ -352,7 +307,7 @@ class RolloutService:
     async def close(self) -> None:
         if self.agents is not None:
             await self.agents.close()
-        await to_their_ends([*(router.close() for router in self.routers), self.envs.close()])
+        await to_their_ends([self.router.close(), self.envs.close()])
         for policy in self.policies.values():
             await policy.router.close()
             if policy.buffer is not None:
@@ -387,7 +342,6 @@ class RolloutService:
             "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,
             **({"sessions": len(self.envs.host.sessions)} if isinstance(self.envs, LocalEnvs) else {}),
-            **({"prefill": dataclasses.asdict(self.router.prefilled)} if self.config.engine.prefill else {}),
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,
         }
@@ -499,12 +453,11 @@ def serve_rollout(
     advertise: str = "",
     name: str = "",
     policies: Mapping[str, PolicyAddresses] | None = None,
-    explorers: Sequence[str] = (),
 ) -> None:
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     credentials = credentials or own_credentials()
-    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies, explorers)
+    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies)
     start_tracing("rollout")
     try:
         serve(

@@ -21,7 +21,6 @@ OPTIONS = (
     "--old-policy",
     "--main-buffer",
     "--exploits",
-    "--turns",
     "--token-file",
     *NODES,
 )
@@ -60,7 +59,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
             args.main_buffer,
             args.exploits,
             args.nodes,
-            args.turns,
         )
     except (DeadlineError, StopError) as error:
         print(f"asyncrl: {error}", file=sys.stderr)

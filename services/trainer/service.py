@@ -33,7 +33,7 @@ from asyncrl.import_path import load_object
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.engine.sleep import LoanSwitch, SleepSwitch
+from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.trainer.shared_rollouts import open_swarm
@@ -41,29 +41,31 @@ from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording, StopFile, TrainerCallback
 from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.controls import Exploiter
+from asyncrl.train.configured import configured
 from asyncrl.train.deepspeed_engine import (
     TrainEngine,
     init_distributed,
     leave_distributed,
     wait_for_all_ranks,
 )
+from asyncrl.train.exploiter import Exploiter, Exploiting
 from asyncrl.train.memory_checkpoints import FOLDER as MEMORY_FOLDER
 from asyncrl.train.metrics_log import MetricsLog
-from asyncrl.train.minimax import MinimaxReward
+from asyncrl.train.minimax import Minimax, MinimaxReward
 from asyncrl.train.models import load_auxiliary_models, load_minimax, load_trained
 from asyncrl.train.old_policy import OldPolicies
 from asyncrl.train.old_policy_model import FOLDER
-from asyncrl.train.outer_exchange import Exchange, NoExchange, OuterExchange
+from asyncrl.train.outer_exchange import Outer, OuterExchange
 from asyncrl.train.poison import PoisonFolder
 from asyncrl.train.progress import Progress
 from asyncrl.train.recover import recover
+from asyncrl.train.swarm_pool import Swarm
 from asyncrl.train.threads import set_threads
 from asyncrl.train.trainer import Trainer
-from asyncrl.train.trainer_lock import TrainerLock
-from asyncrl.train.turns import Lending, MemoryTurns, NoTurns, TrainerTurns, Turns, wait_for_turn
+from asyncrl.train.turns import MemoryTurns, NoTurns, Turns
 from asyncrl.types import Group
 from asyncrl.weights.carrier import Carrier, CollectiveCarrier
 from asyncrl.weights.files import WeightFile, on_cpu
@@ -282,10 +284,8 @@ def open_old_policies(
     return OldPolicies(weights_dir / FOLDER, config.buffer.max_staleness, client)
 
 
-def open_exchange(config: Config, folder: Path, credentials: Credentials, first: bool) -> Exchange:
+def open_exchange(config: Config, folder: Path, credentials: Credentials, first: bool) -> OuterExchange:
     """Return what the run does with others that train the same policy."""
-    if not config.outer.url:
-        return NoExchange()
     if not first:
         return OuterExchange(config, None)
     known = read_json(folder / OUTER_RUN)
@@ -308,6 +308,20 @@ def open_minimax(
     if not main.policies[found[0]].minimax:
         return None
     return load_minimax(config, objective, main, run / "checkpoints", model)
+
+
+def open_callbacks(
+    config: Config, folder: Path, model: str, credentials: Credentials, first: bool
+) -> list[TrainerCallback]:
+    """Return those of the run's folder, and those that need other processes."""
+    found: list[TrainerCallback] = [PoisonFolder(folder / "poison", config, model)]
+    if config.outer.url:
+        found.append(Outer(open_exchange(config, folder, credentials, first)))
+    if first and (pool := open_swarm(config, folder, model, credentials)) is not None:
+        found.append(Swarm(pool))
+    if first:
+        found.append(StopFile(stop_file(folder)))
+    return found
 
 
 class Recorder:
@@ -404,44 +418,19 @@ class Heartbeat:
         self._thread.join(5)
 
 
-def _engines_asleep(
-    config: Config, engines: Sequence[str], credentials: Credentials
-) -> SleepSwitch | LoanSwitch | None:
+def _engines_asleep(config: Config, engines: Sequence[str], credentials: Credentials) -> SleepSwitch | None:
     """Put engines that use the trainer's memory to sleep before any rank loads a model, and return what wakes them.
 
     None where there are none.
     """
-    lent = config.placement.lent
-    if config.placement.sleep is not True and not lent:
+    if config.placement.sleep is not True:
         return None
     urls = wait_for_addresses(engines, LIMIT_FACTOR * config.run.start_timeout_s)
-    bearer, timeout_s = credentials.bearer("engine"), config.outage_timeout_s
-    switch: SleepSwitch | LoanSwitch = SleepSwitch(urls, bearer, timeout_s)
-    if lent:
-        switch = LoanSwitch(urls[len(urls) - lent :], bearer, timeout_s)
+    switch = SleepSwitch(urls, credentials.bearer("engine"), config.outage_timeout_s)
     if init_distributed(config.rank_timeout_s) == 0:
         switch(True)
     wait_for_all_ranks()
     return switch
-
-
-def _turns(
-    trained: Sequence[TrainEngine], switch: SleepSwitch | LoanSwitch | None, lock: TrainerLock | None
-) -> Turns:
-    """Return who uses the memory of the trainer's GPUs when. It is the trainer's turn."""
-    if isinstance(switch, LoanSwitch):
-        return Lending(trained, switch)
-    if switch is not None:
-        return MemoryTurns(trained, switch)
-    return TrainerTurns(trained, lock) if lock is not None else NoTurns()
-
-
-def _first_turn(folder: Path, name: str) -> TrainerLock:
-    """Wait until no other trainer uses this one's GPUs, before any rank loads a model. Return this rank's lock."""
-    rank = int(os.environ.get("RANK", "0"))
-    lock = TrainerLock(folder, rank, name)
-    wait_for_turn(lock, rank)
-    return lock
 
 
 def run_trainer(
@@ -455,14 +444,13 @@ def run_trainer(
     main_buffer: str = "",
     exploits: int = 0,
     machines: int = 1,
-    turns_folder: Path | None = None,
 ) -> int:
     """Train one run to its end; return 0. Every rank calls this.
 
     engines: addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile. Raises
     `DeadlineError` if the file is not written in time. old_policy: such a file for the old-policy process, if any.
     main_buffer, exploits: of an exploiter, the buffer of the policy that it is trained against, and its limit of
-    versions. turns_folder: where the trainers of all policies that use the same GPUs have their locks.
+    versions.
     """
     config = load_config(folder / "config.json")
     heartbeat = Heartbeat(folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
@@ -470,7 +458,6 @@ def run_trainer(
     objective = build_objective(config.algo)
     init_distributed(config.rank_timeout_s)
     switch = _engines_asleep(config, engines, credentials)
-    lock = _first_turn(turns_folder, folder.name) if turns_folder is not None else None
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
     old_policies = open_old_policies(config, weights_dir, old_policy, credentials) if old_policy else None
     auxiliary = load_auxiliary_models(config, objective, engine, model, old_policies)
@@ -479,10 +466,7 @@ def run_trainer(
     trained = [engine, *([critic] if critic is not None else [])]
     for one in trained:
         one.progress = engine.progress
-    turns = _turns(trained, switch, lock)
-    if lock is not None:
-        # The engines may take longer than another trainer does to load its model.
-        turns.to_others()
+    turns: Turns = MemoryTurns(trained, switch) if switch is not None else NoTurns()
     first = engine.rank == 0
     if first:
         start_tracing("trainer")
@@ -495,18 +479,21 @@ def run_trainer(
     publisher = open_publisher(config, engine, urls, weights_dir, credentials, folder, source, exploiter)
     memory = weights_dir / MEMORY_FOLDER if config.train.memory_checkpoint_every else None
     checkpointer = make_checkpointer(folder, config, engine, auxiliary, model, recorder, memory, machines)
-    if not turns.lends:
-        publisher.before_commit = turns.to_others
+    publisher.before_commit = turns.to_others
+    callbacks: list[TrainerCallback] = [
+        *(
+            [Exploiting(exploiter, main.join_opponents if main else lambda _: None, first)]
+            if exploiter
+            else []
+        ),
+        *configured(config, objective, first),
+        *open_callbacks(config, folder, model, credentials, first),
+        *([Minimax(minimax)] if minimax is not None else []),
+        *([Recording(recorder.on_step, recorder.on_commit)] if recorder is not None else []),
+    ]
     trainer = Trainer(
-        config, engine, objective, auxiliary, source, publisher,
-        recorder.on_step if recorder else lambda *_: None, checkpointer,
-        PoisonFolder(folder / "poison", config, model), stop_file(folder).exists,
-        weights_dir,
-        recorder.on_commit if recorder else lambda *_: None, turns,
-        open_exchange(config, folder, credentials, first),
-        open_swarm(config, folder, model, credentials) if first else None,
-        exploiter, main.join_opponents if main is not None else lambda _: None, minimax,
-    )  # fmt: skip
+        config, engine, objective, auxiliary, source, publisher, checkpointer, callbacks, weights_dir, turns
+    )
     if engine.num_ranks != (wanted := config.train.ranks_each * machines):
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and {wanted} were started")
     start = time.monotonic()
@@ -524,9 +511,8 @@ def run_trainer(
         turns.to_trainer()
         checkpointer.finish(version, trainer.state_dict())
     turns.to_others()
-    trainer.exchange.leave()
-    if trainer.swarm is not None:
-        trainer.swarm.close()
+    for one in callbacks:
+        one.close()
     if first and recorder is not None:
         recorder.close()
     if first and not trainer.stopped:

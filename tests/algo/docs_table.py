@@ -41,7 +41,6 @@ def preset_table() -> str:
             for key in ("normalize", "proximal")
             if settings[key] != DEFAULTS[key]
         ]
-        also += ["agents one after the other"] if settings["sequential_agents"] else []
         also += [f"filter: {_part(part)}" for part in settings["filters"]]
         if settings["lr_scaling"] != DEFAULTS["lr_scaling"]:
             also.append(f"learning rate by ESS^{settings['lr_scaling']['power']}")

@@ -41,20 +41,12 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
         "values": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "old_values": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "returns": torch.randn(rows, width, generator=g, dtype=torch.float64),
-        "twin_values": torch.randn(rows, width, generator=g, dtype=torch.float64),
-        "twin_old_values": torch.randn(rows, width, generator=g, dtype=torch.float64),
-        "twin_returns": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "clip_scale": 0.7 + 0.6 * torch.rand(rows, width, generator=g, dtype=torch.float64),
         "versions": torch.randint(0, 6, (rows, width), generator=g),
         "current_version": 6,
         "turn_ids": (torch.arange(width) * 2 // width).expand(rows, width).clone(),
         "scores": torch.randn(rows, generator=g, dtype=torch.float64),
         "group": torch.arange(rows) // 2,
-        **{
-            f"{head}{name}": torch.randn(rows, width, generator=g, dtype=torch.float64)
-            for head in ("q_", "twin_q_")
-            for name in ("values", "old_values", "returns")
-        },
     }
 
 
@@ -95,18 +87,6 @@ def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, *
         "truncated": torch.arange(rows) % 3 == 0,
         "values": torch.randn(rows, width, generator=g, dtype=torch.float64),
         "bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64),
-        "twin_values": torch.randn(rows, width, generator=g, dtype=torch.float64),
-        "twin_bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64),
-        "slow_values": torch.full((rows, width), 0.25, dtype=torch.float64),
-        "slow_bootstrap_values": torch.full((rows,), 0.5, dtype=torch.float64),
-        "twin_slow_values": torch.full((rows, width), 0.75, dtype=torch.float64),
-        "twin_slow_bootstrap_values": torch.full((rows,), 0.5, dtype=torch.float64),
-        **{
-            f"{head}{name}": torch.linspace(0, 1, rows * width, dtype=torch.float64).view(rows, width)
-            ** power
-            for head, power in (("", 1), ("twin_", 2))
-            for name in ("q_values", "q_slow_values")
-        },
         "old_logp": logp,
         "behavior_logp": logp + 0.1 * torch.randn(rows, width, generator=g, dtype=torch.float64),
         "reference_logp": logp + 0.1 * torch.randn(rows, width, generator=g, dtype=torch.float64),

@@ -47,20 +47,13 @@ GROUP_CENTRED: dict[str, list[dict[str, Any]]] = {
 }
 
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "archer, twin": ("archer", {"twin": True}),
-    "archer, slow": ("archer", {"twin": True, "slow": True}),
-}
-"""Estimators with parameters by which they read something else."""
-
-
 def estimate(name: str, batch, **params) -> torch.Tensor:
-    name, chosen = VARIANTS.get(name, (name, REQUIRED.get(name, {})))
+    chosen = REQUIRED.get(name, {})
     found = resolve("advantage", name)(batch, **{**chosen, **params})
     return found.advantages if isinstance(found, AdvantageOutputs) else found
 
 
-@pytest.mark.parametrize("name", [*ADVANTAGES, *VARIANTS])
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
 class TestEveryEstimator:
     @few
     @given(seed=seeds)

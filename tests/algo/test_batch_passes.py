@@ -15,9 +15,6 @@ from asyncrl.algo.settings import resolve_settings
         # What the second optimizer step is compared with is the average of past policies.
         ({"preset": "ppo_ewma"}, 2, False),
         ({"preset": "ppo_ewma", "lr_scaling": {"power": 0.5}}, 2, True),
-        ({"preset": "ppo_ewma", "sequential_agents": True}, 2, True),
-        # The second agent's optimizer step is a second one.
-        ({"preset": "grpo", "sequential_agents": True}, 1, True),
     ],
 )
 def test_the_policy_is_computed_before_the_step_where_something_reads_it(settings, minibatches, expected):

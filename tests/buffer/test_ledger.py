@@ -198,24 +198,7 @@ def test_a_group_that_cannot_be_trained_frees_its_slot_at_once(make, outcome, re
         assert book.put(make(held[0])).duplicate
 
 
-@pytest.mark.parametrize(("reward", "reason"), [(1.0, "solved_early"), (0.0, "unsolved_early")])
-def test_a_group_that_ended_early_frees_its_slot_and_says_why(reward, reason):
-    book = ledger(count=5, group_size=4, decide_after=2)
-    held = [lease(book) for _ in range(4)]
-    for rewards in ((0.0, 1.0), (reward,) * 3):
-        with pytest.raises(InputError, match=r"must hold 4 episodes, got"):
-            book.put(group(held[0], rewards=rewards))
-    assert book.lease("w") is None
-    result = book.put(group(held[0], rewards=(reward, reward)))
-    assert (result.outcome, result.reason) == ("dropped", reason)
-    assert book.lease("w") is not None
-    assert book.stats()["dropped_by_reason"] == {reason: 1}
-    assert book.stats()["tokens_generated"] == 2
-    assert book.put(group(held[0], rewards=(reward, reward))).duplicate
-    assert book.put(group(held[1], rewards=(reward, reward, 1 - reward, reward))).outcome == "ready"
-
-
-def test_groups_end_early_only_where_the_recipe_says_so():
+def test_a_group_that_lacks_episodes_is_refused():
     book = ledger(group_size=4)
     with pytest.raises(InputError, match="must hold 4 episodes, got 2"):
         book.put(group(lease(book), rewards=(1.0, 1.0)))
@@ -853,7 +836,7 @@ def test_a_ledger_of_an_unknown_schema_is_refused(tmp_path):
     old.execute("UPDATE facts SET value = 1 WHERE name = 'schema'")
     old.commit()
     old.close()
-    with pytest.raises(ConfigError, match="has schema 1, this version reads 4"):
+    with pytest.raises(ConfigError, match="has schema 1, this version reads 5"):
         ledger(path=path)
 
 
@@ -861,3 +844,58 @@ def test_a_ledger_of_an_unknown_schema_is_refused(tmp_path):
 def test_settings_out_of_range_are_named(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
         ledger(**bad)
+
+
+def test_groups_without_a_signal_are_trained_once_four_batches_of_them_were_dropped_for_the_step():
+    book = Ledger(":memory:", LedgerSettings(1, 1, 2))
+    book.add_tasks(tasks(40))
+
+    def put_alike() -> str:
+        lease = book.lease("w")
+        assert lease is not None
+        return book.put(group(lease, rewards=(1.0, 1.0))).outcome
+
+    for step in range(3):
+        assert [put_alike() for _ in range(5)] == ["dropped"] * 4 + ["ready"]
+        assert len(book.take(step).groups) == 1
+        book.commit(step + 1)
+
+
+def test_a_worker_that_only_renews_its_leases_keeps_nobody_from_work_for_ever():
+    settings = LedgerSettings(2, 1, 4, lease_s=100.0, lease_life_s=1000.0)
+    book = Ledger(":memory:", settings, now=0.0)
+    book.add_tasks(tasks(8))
+    held = []
+    while (found := book.lease("mallory", now=0.0, request=f"r{len(held)}")) is not None:
+        held.append(found.id)
+    assert book.lease("honest", now=0.0) is None
+    now = 0.0
+    while now < 1000.0:
+        now += 50.0
+        assert book.expire(now) == 0
+        for number, name in enumerate(held):
+            # Either call gives the lease its time again.
+            book.renew(name, now=now)
+            assert book.lease("mallory", now=now, request=f"r{number}").id == name
+    assert book.lease("honest", now=now) is None
+    assert book.expire(now + 50.0) == len(held)
+    with pytest.raises(LeaseGoneError):
+        book.renew(held[0], now=now + 50.0)
+    with pytest.raises(
+        QuarantineError, match=r"has renewed lease .* for 1000 s, longer than a group can take"
+    ):
+        book.lease("mallory", now=now + 50.0)
+    found = book.lease("honest", now=now + 50.0)
+    assert (found.attempt, book.stats()["quarantined"]) == (1, ["mallory"])
+
+
+def test_a_lease_that_is_put_in_time_or_whose_time_starts_anew_is_not_too_old():
+    settings = LedgerSettings(2, 1, 2, lease_s=100.0, lease_life_s=1000.0)
+    book = Ledger(":memory:", settings, now=0.0)
+    book.add_tasks(tasks(4))
+    first, second = book.lease("w", now=0.0), book.lease("w", now=0.0)
+    book.put(group(first))
+    book.restart_leases(950.0)
+    book.renew(second.id, now=1000.0)
+    assert book.expire(1010.0) == 0
+    assert book.stats()["quarantined"] == []

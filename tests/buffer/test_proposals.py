@@ -46,13 +46,12 @@ def leases(book, count):
     return [lease for lease in found if lease is not None]
 
 
-def played(lease, decide_after=0):
+def played(lease):
     """A group whose rewards follow from the task and the version alone."""
     rng = random.Random(zlib.crc32(f"{lease.task.seed}-{lease.version}".encode()))
     skill = (lease.task.seed + lease.version) / 16
     rewards = [float(rng.random() < skill) for _ in range(lease.group_size)]
-    first = rewards[:decide_after]
-    made = group(lease, rewards=first if len(set(first)) == 1 else rewards, length=12)
+    made = group(lease, rewards=rewards, length=12)
     return with_turns(made, [1 + lease.task.seed % 4 + i % 2 for i in range(len(made.trajectories))])
 
 
@@ -89,7 +88,7 @@ def train(book, steps, order, deaths=frozenset(), reopen=None):
             if taken.groups is not None:
                 break
             finished = held.pop(order.choice(sorted(held)))
-            book.put(played(finished, book.settings.decide_after))
+            book.put(played(finished))
         trained[book.version] = [decode_group(body).task.id for body in taken.groups]
         book.commit(book.version + 1)
     return book, trained
@@ -109,28 +108,23 @@ def observed(book):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "decide_after", "turn_slack"),
-    [("vade", 0, 0), ("gdro", 0, 0), ("staged", 0, 0), ("vade", 2, 0), ("vade", 0, 1.5)],
+    ("name", "turn_slack"),
+    [("vade", 0), ("gdro", 0), ("staged", 0), ("vade", 1.5)],
 )
-def test_what_is_proposed_does_not_depend_on_deaths_or_on_who_finishes_first(
-    name, decide_after, turn_slack, tmp_path
-):
-    whole, trained = train(
-        opened(name=name, decide_after=decide_after, turn_slack=turn_slack), 8, random.Random(0)
-    )
-    assert any("early" in reason for reason in whole.stats()["dropped_by_reason"]) == bool(decide_after)
+def test_what_is_proposed_does_not_depend_on_deaths_or_on_who_finishes_first(name, turn_slack, tmp_path):
+    whole, trained = train(opened(name=name, turn_slack=turn_slack), 8, random.Random(0))
     assert any(limited(whole)) == bool(turn_slack)
 
     def reopen(book):
         book.close()
-        return opened(tmp_path / "killed.sqlite", name, decide_after=decide_after, turn_slack=turn_slack)
+        return opened(tmp_path / "killed.sqlite", name, turn_slack=turn_slack)
 
     for seed in range(3):
         path = tmp_path / "killed.sqlite"
         path.unlink(missing_ok=True)
         deaths = set(random.Random(seed).sample(range(40), 12))
         killed, again = train(
-            opened(path, name, decide_after=decide_after, turn_slack=turn_slack),
+            opened(path, name, turn_slack=turn_slack),
             8, random.Random(seed + 1), deaths, reopen,
         )  # fmt: skip
         assert [sorted(ids) for ids in again.values()] == [sorted(ids) for ids in trained.values()]
@@ -229,19 +223,6 @@ def test_outcomes_of_dropped_groups_are_observed_and_those_of_broken_ones_are_no
     assert (curriculum.alpha[ready], curriculum.beta[ready]) == (3, 3)
     # The broken group's task was played again: four episodes more, not eight.
     assert sum(curriculum.alpha + curriculum.beta - 2) == 4 * (PER_STEP + 1)
-
-
-def test_a_group_that_ended_early_counts_with_the_episodes_it_had():
-    book = opened(decide_after=2)
-    early, *others = leases(book, PER_STEP)
-    assert book.put(group(early, rewards=[1.0, 1.0])).reason == "solved_early"
-    for lease in (*others, book.lease("w", 0.0)):
-        book.put(group(lease, rewards=[0.0, 1.0, 1.0, 0.0]))
-    book.take(0, 0.0)
-    book.commit(1)
-    curriculum, _ = book._proposals._state()
-    place = next(place for seq, place, _, _ in proposed(book) if seq == int(early.id.split("-")[0]))
-    assert (curriculum.alpha[place], curriculum.beta[place]) == (3, 1)
 
 
 def test_what_a_quarantined_worker_has_put_is_forgotten_when_its_tasks_are_played_again():

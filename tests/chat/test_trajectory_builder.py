@@ -7,9 +7,9 @@ import pytest
 
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.errors import InfrastructureError
-from asyncrl.generation import Generated, Prefilled
+from asyncrl.generation import Generated
 from asyncrl.services.engine.client import decode_generated
-from asyncrl.types import PREFILLS, Status, Task
+from asyncrl.types import Status, Task
 
 
 def answer(num_tokens, experts):
@@ -54,11 +54,6 @@ def test_the_engine_of_each_turn_is_kept_and_told_once_where_it_is_one(of_turns,
     assert builder.finish(Status.FINISHED).engines == found
 
 
-def test_a_turn_of_two_engines_is_of_neither():
-    first, second = replace(answer(2, None), engine="a"), replace(answer(2, None), engine="b")
-    assert (first.followed_by(first).engine, first.followed_by(second).engine) == ("a", "")
-
-
 def test_a_report_of_other_tokens_is_a_failure_of_the_engine():
     builder = TrajectoryBuilder(Task("t", "e"), 0)
     builder.add_context(np.arange(5, dtype=np.int32))
@@ -74,13 +69,3 @@ def test_an_engines_answer_holds_them_in_their_shape():
     }  # fmt: skip
     np.testing.assert_array_equal(decode_generated(message).routed_experts, experts)
     assert decode_generated(message | {"routed_experts": None}).routed_experts is None
-
-
-def test_an_episode_counts_the_prompts_that_other_engines_were_to_compute():
-    outcomes = [(Prefilled.HANDED,), (), (Prefilled.LATE,), (Prefilled.HANDED, Prefilled.AGAIN)]
-    builder = TrajectoryBuilder(Task("t", "e"), 0)
-    for prefills in outcomes:
-        builder.add_context(np.arange(5, dtype=np.int32))
-        builder.add_turn(replace(answer(3, None), prefills=prefills))
-    assert builder.finish(Status.FINISHED).info[PREFILLS] == {"handed": 2, "late": 1, "again": 1}
-    assert PREFILLS not in TrajectoryBuilder(Task("t", "e"), 0).finish(Status.FINISHED).info

@@ -9,6 +9,9 @@ import threading
 import pytest
 
 from asyncrl.cli import main
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.monitor.logs import read_log
+from asyncrl.monitor.prune import delete_run
 from asyncrl.run.folder import RunFolder
 from tests.monitor.folders import add_activity, add_step, long_ago, make_run
 from tests.waiting import running, wait_until
@@ -105,6 +108,56 @@ def test_a_run_whose_model_another_run_trains_stays(runs, capsys):
         "runs/a  written 7 w ago  stays: it holds the model of child", "nothing to delete",
     ]  # fmt: skip
     assert (runs / "a").is_dir()
+
+
+def test_a_link_and_what_it_leads_to_are_no_runs_to_delete_and_nor_is_a_folder_of_its_name(
+    runs, tmp_path, capsys
+):
+    """The name of a link is that of what it leads to, which another folder beside it may have."""
+    outside = make_run(tmp_path / "elsewhere" / "victim")
+    long_ago(outside, 60 * DAY_S)
+    (runs / "alias").symlink_to(outside)
+    victim = runs / "victim"
+    victim.mkdir()
+    (victim / "thesis.txt").write_text("years of work")
+    assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
+    assert left(runs) == ["alias", "now", "victim"]
+    assert (victim / "thesis.txt").is_file() and (outside / "metrics.jsonl").is_file()
+    assert "runs/alias" in (out := capsys.readouterr().out) and "stays: it is a link" in out
+
+
+@pytest.mark.parametrize("config", ['{"model_type": "qwen3"}', "[]", "{", '{"env": 1, "train": {}}'])
+def test_a_folder_whose_configuration_is_no_runs_is_not_deleted(runs, capsys, config):
+    model = runs / "model"
+    model.mkdir()
+    (model / "config.json").write_text(config)
+    (model / "model.safetensors").write_text("weights")
+    os.utime(model / "config.json", (1.0, 1.0))
+    assert main(["runs", "prune", "--keep", "0", "--yes"]) == 0
+    assert left(runs) == ["model", "now"]
+    assert "stays: it is no run: its config.json is not one of a run" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="is not deleted: it is no run"):
+        delete_run(model)
+
+
+def test_a_linked_configuration_makes_no_run(runs):
+    (runs / "fake").mkdir()
+    (runs / "fake" / "config.json").symlink_to(runs / "a" / "config.json")
+    (runs / "fake" / "kept.txt").write_text("mine")
+    assert main(["runs", "prune", "--older-than", "45d", "--yes"]) == 0
+    assert left(runs) == ["b", "c", "fake", "now"]
+
+
+def test_a_log_that_is_a_link_is_none_and_what_others_wrote_is_text(runs, tmp_path, capsys):
+    logs = runs / "a" / "logs"
+    (tmp_path / "secret").write_text("token")
+    (logs / "linked-0.log").symlink_to(tmp_path / "secret")
+    (logs / "rollout-0.log").write_bytes(b"\x1b]0;T\x07\x1b[2J\x1b[31mwarm\x1b[0m\r\n")
+    assert main(["logs", "runs/a", "rollout"]) == 0
+    assert capsys.readouterr().out == "==> rollout-0 <==\n\\x1b]0;T\\x07\\x1b[2Jwarm\n"
+    assert main(["logs", "runs/a", "linked"]) == 2
+    with pytest.raises(InputError):
+        read_log(runs / "a", "linked-0")
 
 
 def test_deleting_asks_first_and_needs_a_terminal_for_that(runs, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""Math with a Python tool: what the tool shows, what the grader takes for equal, and what it survives."""
+"""Math with a Python tool: what the tool shows, and which answers are right."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.math_tool.data import LEVELS
 from asyncrl.envs.math_tool.env import MathTool
-from asyncrl.envs.math_tool.reward import Grader, extract
+from asyncrl.envs.math_tool.reward import GRADERS, extract
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 
@@ -37,13 +37,6 @@ def play(env, *actions):
 def python(*programs):
     calls = [ToolCall(f"call-{i}", "python", {"code": code}) for i, code in enumerate(programs)]
     return Action("", tuple(calls))
-
-
-@pytest.fixture(scope="module")
-def grader():
-    started = Grader()
-    yield started
-    started.close()
 
 
 def test_the_tool_runs_programs_and_shows_output_and_errors():
@@ -98,48 +91,13 @@ def test_the_last_turn_ends_the_episode_without_running_anything():
 
 
 def test_answers_are_found_in_boxes_tags_and_last_lines():
-    assert extract(r"so \boxed{7} or rather \boxed{\frac{1}{2}}") == r"\boxed{\frac{1}{2}}"
+    assert extract(r"so \boxed{7} or rather \boxed{\frac{1}{2}}") == r"\frac{1}{2}"
     assert extract("<answer> 12 </answer> is it") == "12"
     assert extract("thinking\n\n-3") == "-3"
     assert extract("") == ""
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer", "same"),
-    [
-        ("42", "42", True),
-        ("42", "42.0", True),
-        ("42", "43", False),
-        (r"\frac{1}{2}", "1/2", True),
-        (r"\frac{1}{2}", "0.5", True),
-        (r"\frac{1}{2}", r"\boxed{\frac{2}{4}}", True),
-        (r"-\frac{7}{3}", "-7/3", True),
-        (r"3+\sqrt{5}", r"\boxed{\sqrt{5} + 3}", True),
-        (r"3+\sqrt{5}", r"3+\sqrt{5}", True),
-        (r"3+\sqrt{5}", r"\boxed{3-\sqrt{5}}", False),
-        ("7", "", False),
-        ("7", "1/0", False),
-        ("7", "the answer is 7", True),
-    ],
-)
-def test_answers_are_compared_by_meaning(grader, gold, answer, same):
-    assert grader.equal(gold, answer) is same
-
-
-@pytest.mark.slow
-def test_a_hostile_answer_is_wrong_and_the_next_one_is_judged(grader):
-    assert grader.equal("1", r"\boxed{9^{9^{9^{9}}} - 9^{9^{9^{8}}} + \sqrt{2}}") is False
-    assert grader.equal(r"\frac{1}{2}", r"\frac{2}{4}") is True
-
-
-def test_a_killed_grader_is_started_again(grader):
-    assert grader.equal(r"\frac{1}{2}", r"\frac{2}{4}") is True
-    grader._process.kill()
-    grader._process.wait()
-    assert grader.equal(r"\frac{1}{2}", r"\frac{2}{4}") is True
-
-
-def test_every_programs_output_is_its_problems_answer(grader):
+def test_every_programs_output_is_its_problems_answer():
     rng = random.Random(0)
     for generators in LEVELS.values():
         for generator in generators:
@@ -147,7 +105,7 @@ def test_every_programs_output_is_its_problems_answer(grader):
                 problem = generator(rng)
                 argv = [sys.executable, "-I", "-S", "-c", problem.code]
                 printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-                assert grader.equal(problem.answer, printed.strip()), problem
+                assert GRADERS.equal(problem.answer, printed.strip()), problem
 
 
 def test_wrong_settings_are_refused():

@@ -1,6 +1,7 @@
 """Support: two sides act on one state; what the customer does and bears, what the final state is held against."""
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -146,6 +147,39 @@ def test_an_accident_changes_the_state_by_itself():
     tell(env, "what is your id?")
     assert tell(env, "what do you see?")[0].endswith("Oops, I pressed something, there is an airplane now.")
     assert env.line.airplane
+
+
+@pytest.mark.parametrize("fault", ["airplane", "data off", "sim", "apn"])
+def test_who_asks_for_everything_at_once_mends_nothing(fault):
+    env = make_env(fault)
+    text = "Airplane mode off, mobile data on, reseat the SIM, reset the APN, roaming on. Does it work?"
+    assert env.customer.hear(text) == "You are only guessing. Goodbye."
+    assert (env.customer.left, env.line.works) == (True, False)
+
+
+def test_one_wrong_guess_is_borne_and_where_the_fault_is_named_none():
+    env = make_env("sim")
+    assert not tell(env, "Switch mobile data on.")[1].done
+    assert tell(env, "Reseat the SIM.")[1].success
+    named = Support(Task("t", "support", 4), level=1)
+    wrong = "Reset the APN." if named.problem.faults != ("apn",) else "Reseat the SIM."
+    assert tell(named, wrong)[1].done
+
+
+def test_no_fixed_script_solves_more_of_level_1_than_one_of_its_faults():
+    """Whatever the customer says, each of these goes through the remedies in its order."""
+    remedies = ["Airplane mode off?", "Mobile data on?", "Reseat the SIM.", "Reset the APN and restart."]
+    envs = [Support(Task("t", "support", seed), level=1) for seed in range(40)]
+    for order in itertools.permutations(remedies):
+        solved = set()
+        for env in envs:
+            env.line, env.turns = env.problem.line(), 0
+            env.customer = Customer(env.problem, env.line)
+            steps = itertools.chain(order, ["Does it work?"] * 4)
+            last = next(step for step in (tell(env, text)[1] for text in steps) if step.done)
+            if last.success:
+                solved.add(env.problem.faults)
+        assert len(solved) == 1, order
 
 
 def test_the_turns_run_out():

@@ -1,7 +1,9 @@
 """Terminal: task folders, the shell's state and its ends, and tests that the agent neither sees nor reaches."""
 
 import asyncio
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -408,6 +410,41 @@ def test_a_folder_without_tests_or_without_tasks_is_refused(tmp_path):
 )
 def test_harbors_fixed_paths_become_the_sandboxes(text, expected):
     assert rename_paths(text, "/app", "T", "L") == expected
+
+
+@pytest.mark.parametrize(
+    "linked", ["instruction.md", "task.toml", "solution/solve.sh", "solution", "environment", "tests", "."]
+)
+def test_a_folder_whose_parts_are_links_out_of_it_is_refused(tmp_path, linked):
+    """Its maker would have files of this machine shown to the agent, or run as the tests."""
+    secret, root = tmp_path / "secret", tmp_path / "tasks"
+    for folder in (secret, root / "task") if linked != "." else (secret,):
+        for name in ("instruction.md", "task.toml", "solution/solve.sh", "environment/data", "tests/test.sh"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("")
+    place = root / "task" / linked
+    if linked == ".":
+        root.mkdir()
+        (root / "task").symlink_to(secret)
+    else:
+        (shutil.rmtree if place.is_dir() else os.unlink)(place)
+        place.symlink_to(secret / linked)
+    with pytest.raises(ConfigError, match=r"a link to .*secret"):
+        read_folder(find_folders(root)[0])
+
+
+def test_links_among_a_tasks_files_are_left_out(tmp_path):
+    task, secret = tmp_path / "tasks" / "task", tmp_path / "secret"
+    for name in ("instruction.md", "environment/data", "tests/test.sh"):
+        (task / name).parent.mkdir(parents=True, exist_ok=True)
+        (task / name).write_text("")
+    secret.mkdir()
+    (secret / "key").write_text("s3cret")
+    (task / "environment" / "file").symlink_to(secret / "key")
+    (task / "environment" / "folder").symlink_to(secret)
+    (task / "tests" / "folder").symlink_to(secret)
+    found = read_folder(task)
+    assert (set(found.files), set(found.tests)) == ({"data"}, {"test.sh"})
 
 
 def test_the_folders_that_come_along_are_split_and_solved_by_their_solutions():

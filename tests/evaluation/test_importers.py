@@ -112,7 +112,7 @@ def judged(task, content, *calls):
 
 
 @pytest.mark.slow
-def test_questions_of_three_benchmarks_are_judged_by_math_verify(tmp_path):
+def test_questions_of_three_benchmarks_are_judged_as_all_math_is(tmp_path):
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     eggs, half, product = imported(tmp_path, "math", GSM, MATH, AIME)
     assert [task.id for task in (eggs, half, product)] == ["file-1", "algebra/1", "2099-I-1"]
@@ -123,6 +123,27 @@ def test_questions_of_three_benchmarks_are_judged_by_math_verify(tmp_path):
     assert judged(half, "0.5") and judged(half, r"\boxed{1/2}")
     assert not judged(half, "")
     assert judged(product, "thinking...\n63")
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"So $\boxed{f = \left\{ 1 \right.}$. And {more}", r"f = \left\{ 1 \right."),
+        (r"So $\boxed 5$.", "5"),
+        (r"So \fbox{5}.", "5"),
+    ],
+)
+def test_the_gold_of_a_solution_is_its_box(tmp_path, solution, answer):
+    (task,) = imported(tmp_path, "math", {"problem": "q", "solution": solution})
+    assert task.data["answer"] == answer
+
+
+def test_golds_that_nothing_can_match_are_counted(tmp_path):
+    with pytest.raises(InputError) as refused:
+        imported(tmp_path, "math", GSM, {**GSM, "answer": "nan"}, {**GSM, "answer": "#### "})
+    assert "line 2: the answer is 'nan'; 2 of 3 records have an answer that nothing can match" in str(
+        refused.value
+    )
 
 
 @pytest.fixture
@@ -193,7 +214,7 @@ def without(record, *names):
     [
         ("math", without(GSM, "answer"), "'solution' is missing; expected: question or problem"),
         ("math", {**MATH, "solution": "two"}, r"the solution has no \boxed{...}"),
-        ("math", {**MATH, "solution": r"\boxed{2"}, r"\boxed{ is not closed"),
+        ("math", {**MATH, "solution": r"\boxed{2"}, r"the solution has no \boxed{...}"),
         ("math", {**GSM, "answer": "####"}, "the answer is empty"),
         ("math", {**GSM, "question": 3}, "question: must be text, got 3"),
         ("humaneval", without(HUMAN, "test"), "'test' is missing; expected: prompt (the head of a function)"),
@@ -264,8 +285,16 @@ def test_a_file_may_be_a_list_or_parquet_and_its_ids_are_different(tmp_path):
 @pytest.mark.parametrize(
     ("record", "question", "answer"),
     [
-        ({"Body": "Jo has 3 pens.", "Question": "How many?", "Answer": 3.0}, "Jo has 3 pens.\nHow many?", "3.0"),
-        ({"body": "Jo has 3 pens.", "question": "How many?", "answer": "3"}, "Jo has 3 pens.\nHow many?", "3"),
+        (
+            {"Body": "Jo has 3 pens.", "Question": "How many?", "Answer": 3.0},
+            "Jo has 3 pens.\nHow many?",
+            "3.0",
+        ),
+        (
+            {"body": "Jo has 3 pens.", "question": "How many?", "answer": "3"},
+            "Jo has 3 pens.\nHow many?",
+            "3",
+        ),
         ({"question": "Which?", "choices": ["x", "y"], "answer": 1}, "Which?\nA: x\nB: y", "B"),
         ({"passage": "A text.", "question": "What?", "answer": "4"}, "A text.\nWhat?", "4"),
     ],
@@ -279,7 +308,9 @@ def test_what_belongs_to_a_question_is_part_of_it(tmp_path, record, question, an
 
 def test_fields_that_no_question_shows_are_named(tmp_path, caplog):
     path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"question": "q", "answer": "1", "solution": "s", "level": 2, "figure": "a square"}))
+    path.write_text(
+        json.dumps({"question": "q", "answer": "1", "solution": "s", "level": 2, "figure": "a square"})
+    )
     import_tasks("math", path)
     assert f"{path}: fields that no question shows: figure" in caplog.text
 

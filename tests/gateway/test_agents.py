@@ -179,7 +179,7 @@ def test_functions_that_hang_fail_their_own_episodes_only():
         return hung, overdue, fine
 
     hung, overdue, fine = asyncio.run(scenario())
-    assert hung == [Report(problem="the agent did not end within 0.2 s")] * 40
+    assert hung == [Report(problem="the agent did not end within 0.2 s", end="deadline")] * 40
     assert (overdue, fine) == (40, Report(1.0))
 
 
@@ -262,19 +262,102 @@ def test_a_wrong_agent_is_refused_by_key(config, problem):
         load_agent(config)
 
 
-def counted(limit="", **counters):
-    return {"limit": limit, "counters": counters}
+def counted(calls=1, limit="", cut="", lost=False, running=0, refusal="", **counters):
+    """A gateway's view of an episode."""
+    return {
+        "calls": calls, "limit": limit, "cut": cut, "lost": lost, "running": running, "refusal": refusal,
+        "counters": counters,
+    }  # fmt: skip
 
 
-def test_the_verdict_tells_limits_engines_and_agents_apart():
-    crash = Report(problem="exit code 1")
-    assert outcome(crash, counted(limit="max_calls"))[:2] == (Status.TRUNCATED, None)
-    lost = outcome(crash, counted(infrastructure_errors=1))
-    assert lost[:2] == (Status.FAILED, FailureClass.INFRASTRUCTURE)
-    assert outcome(crash, counted())[1] is FailureClass.ENVIRONMENT
-    assert outcome(Report(), counted())[1] is FailureClass.ENVIRONMENT
-    assert outcome(Report(), counted(rewards=1)) == (None, None, "")
-    assert outcome(Report(0.0), counted()) == (None, None, "")
+def exits(code, end="exit", reward=None):
+    return Report(reward, problem=f"exit code {code}: words", end=end)
+
+
+SLOW = Report(problem="the agent did not end within 9 s", end="deadline")
+
+
+@pytest.mark.parametrize(
+    ("report", "episode", "status", "failure", "gave_up"),
+    [
+        (Report(0.0), counted(), None, None, False),
+        (Report(), counted(rewards=1), None, None, False),
+        (exits(1), counted(), Status.FINISHED, None, True),
+        (exits(1, reward=0.5), counted(), Status.FINISHED, None, False),
+        (exits(1), counted(rewards=1), Status.FINISHED, None, False),
+        (exits(1), counted(infrastructure_errors=1), Status.FINISHED, None, True),
+        (exits(1), counted(limit="max_calls"), Status.TRUNCATED, None, True),
+        (exits(1), counted(cut="max_tokens_per_turn"), Status.TRUNCATED, None, True),
+        (SLOW, counted(), Status.TRUNCATED, None, True),
+        (replace(SLOW, reward=1.0), counted(running=1), Status.TRUNCATED, None, False),
+        (
+            Report(problem="BadRequestError", end="raised"),
+            counted(limit="max_tokens"),
+            Status.TRUNCATED,
+            None,
+            True,
+        ),
+        (exits(1), counted(lost=True), Status.FAILED, FailureClass.INFRASTRUCTURE, False),
+        (SLOW, counted(running=1), Status.FAILED, FailureClass.ENVIRONMENT, False),
+        (exits(1), counted(calls=0), Status.FAILED, FailureClass.ENVIRONMENT, False),
+        (exits(-9, "killed"), counted(), Status.FAILED, FailureClass.ENVIRONMENT, False),
+        (exits(127, "not started"), counted(), Status.FAILED, FailureClass.ENVIRONMENT, False),
+        (
+            Report(problem="KeyError: 'x'", end="raised"),
+            counted(),
+            Status.FAILED,
+            FailureClass.ENVIRONMENT,
+            False,
+        ),
+        (Report(), counted(), Status.FAILED, FailureClass.ENVIRONMENT, False),
+    ],
+)
+def test_what_an_agent_did_is_an_outcome_and_what_says_nothing_of_it_a_failure(
+    report, episode, status, failure, gave_up
+):
+    ended = outcome(report, episode)
+    assert (ended.status, ended.failure, ended.gave_up) == (status, failure, gave_up)
+
+
+def test_a_failure_names_the_call_that_was_refused():
+    ended = outcome(exits(1), counted(calls=0, refusal="/v1/messages: 400: no tools"))
+    assert ended.error == "agent: exit code 1: words; its last call was refused: /v1/messages: 400: no tools"
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [("raise SystemExit(3)", "exit"), ("raise SystemExit(127)", "not started"), ("raise SystemExit(137)", "killed"),
+     ("import os; os.kill(os.getpid(), 9)", "killed"), ("print('{}')", "")],
+)  # fmt: skip
+def test_a_command_says_how_it_ended(code, end):
+    assert run_command(code).end == end
+
+
+def test_a_report_that_was_written_before_the_deadline_counts():
+    report = run_command("print('{\"reward\": 1}', flush=True); import time; time.sleep(60)", timeout_s=3.0)
+    assert (report.reward, report.end) == (1.0, "deadline")
+
+
+def test_an_agent_that_gives_up_is_trained_with_nothing(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        host = LocalHost(gateway.episodes, "http://gateway")
+
+        class Exits:
+            async def run(self, task, episode, timeout_s):
+                user = {"role": "user", "content": "go"}
+                await chat(gateway, episode).chat.completions.create(model="m", messages=[user])
+                return exits(1)
+
+        player = AgentPlayer(host, Exits(), AgentSettings())
+        return await EpisodeGroupRunner(player).run_group(LEASE, "w", 20.0)
+
+    group = asyncio.run(scenario())
+    assert [(t.status, t.reward, t.success, t.usable) for t in group.trajectories] == [
+        (Status.FINISHED, 0.0, False, True)
+    ] * 3
+    assert group.trajectories[0].components == {"agent_error": 1.0}
+    assert group.trajectories[0].error == "agent: exit code 1: words"
 
 
 async def play(gateway, function, **settings):

@@ -129,7 +129,7 @@ def test_hints_tell_the_router_how_long_a_context_is_needed(make_gateway):
     held, (trajectories, _) = asyncio.run(scenario())
     assert [ttl_s for _, _, ttl_s in held[:2]] == [90.0, MARGIN * FIRST_GUESS_S]
     assert {(num_tokens, ttl_s) for _, num_tokens, ttl_s in held[2:]} == {(0, 0.0)}
-    assert [t.info.get("agent") for t in trajectories] == ["searcher", None]
+    assert [t.info.get("agent") for t in trajectories] == [None, "searcher"]
 
 
 START = '<tool_call>{"name": "start", "arguments": {}}</tool_call>'
@@ -163,11 +163,11 @@ def test_a_sub_agent_hangs_from_the_turn_whose_tool_call_started_it(make_gateway
         return (await gateway.finish(episode))[0]
 
     trajectories = asyncio.run(scenario())
-    # In the order in which they ended; the searcher ends with the turn that starts the reader.
+    # The main agent first, the others in the order in which they began.
     assert [
         (t.info.get("agent"), t.info.get("called_by"), t.info.get("call_branch"), t.info.get("call_turn"))
         for t in trajectories
-    ] == [("searcher", "", 2, 0), ("reader", "searcher", 0, 0), (None, None, None, None)]
+    ] == [(None, None, None, None), ("searcher", "", 0, 0), ("reader", "searcher", 1, 0)]
 
 
 PASSED_ON = (
@@ -188,8 +188,8 @@ def test_a_sub_agent_without_the_header_hangs_from_the_turn_whose_words_it_was_g
     trajectories = asyncio.run(scenario())
     assert [(t.info.get("call_branch"), t.info.get("call_turn")) for t in trajectories] == [
         (None, None),
-        (0, 0),
         (None, None),
+        (0, 0),
     ]
 
 

@@ -157,14 +157,10 @@ def test_what_no_engine_could_serve_is_refused(make_gateway, options, message):
 @pytest.mark.parametrize(
     ("route", "options"),
     [
-        ("chat", {"response_format": {"type": "json_object"}}),
-        ("chat", {"response_format": {"type": "json_schema", "json_schema": NAMED}}),
         ("chat", {"logprobs": True, "top_logprobs": 1}),
         ("completions", {"echo": True}),
         ("completions", {"logprobs": 5}),
         ("completions", {"prompt": ["a", "b"]}),
-        ("responses", {"text": {"format": {"type": "json_object"}}}),
-        ("messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
     ],
 )
 def test_an_episode_is_refused_them_with_the_reason_and_the_way_out(make_gateway, route, options):

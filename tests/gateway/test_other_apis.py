@@ -131,7 +131,7 @@ def test_anthropic_clients_see_stops_limits_counts_and_errors_of_their_own_kind(
         stopped = await client.messages.create(max_tokens=50, stop_sequences=["two"], **options)
         cut = await client.messages.create(max_tokens=4, **options)
         count = await client.messages.count_tokens(**options)
-        with pytest.raises(anthropic.BadRequestError, match="user or assistant"):
+        with pytest.raises(anthropic.BadRequestError, match="user, assistant or system"):
             await client.messages.create(model="any", max_tokens=4, messages=[{"role": "x", "content": "y"}])
         await gateway.finish(episode)
         with pytest.raises(anthropic.PermissionDeniedError, match="has ended"):

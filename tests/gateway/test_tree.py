@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from asyncrl.errors import InputError
 from asyncrl.gateway.chat_history import read_chat_history
 from asyncrl.gateway.export import Verdict, export_tree
-from asyncrl.gateway.pieces import cut_at_stop, join, settled
+from asyncrl.gateway.pieces import cut_at_stop, settled
 from asyncrl.gateway.tree import Call, CallTree, digest, path, token_ids
-from asyncrl.generation import Generated, Prefilled
-from asyncrl.types import NOT_SAMPLED, PREFILLS
+from asyncrl.generation import Generated
+from asyncrl.types import NOT_SAMPLED
 
 CALL = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a": 1, "b": [2]}'}}
 
@@ -70,21 +70,6 @@ def test_each_turn_of_an_agent_names_its_engine():
     # What two branches share is a turn of one of them.
     assert {t.engines for t in found} == {("http://a:1", "http://b:1"), ("http://a:1",)}
     assert [len(t.turns) for t in found] == [2, 1]
-
-
-def test_a_call_that_branches_share_counts_its_prompt_once():
-    handed = replace(generated([1, 2]), prefills=(Prefilled.HANDED,))
-    tree, ids = CallTree(), np.array([7], np.int32)
-    root = Call("a", None, ids, join([handed, generated([3])]), digest(ids))
-    tree.add(root)
-    for name in "bc":
-        read = np.concatenate([token_ids(root), ids]).astype(np.int32)
-        answer, _ = cut_at_stop(
-            replace(handed, prefills=(Prefilled.FAILED,)), ["\x01"], lambda i: "".join(map(chr, i))
-        )
-        tree.add(Call(name, root, ids, answer, digest(read)))
-    trajectories, _ = export_tree(tree, "t", 0, Verdict(), {})
-    assert [t.info[PREFILLS] for t in trajectories] == [{"handed": 1, "failed": 1}, {"failed": 1}]
 
 
 def test_a_context_that_is_not_what_the_engine_read_is_counted_as_drift():

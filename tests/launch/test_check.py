@@ -219,7 +219,6 @@ def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anyth
         "lora.rank=8",
         "engine.keep_kv=true",
         "engine.quantization=int8",
-        "engine.explorers=1 engine.count=2 rollout.explore=17",
         "train.offload_activations=true",
         "train.old_policy=process",
         "train.old_policy=interrupt",

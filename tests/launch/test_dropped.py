@@ -8,7 +8,7 @@ from asyncrl.types import Task
 from tests.buffer.factories import group
 
 STEP = 2
-SLOTS = 16 * STEP
+SLOTS = 4 * STEP
 """Groups dropped in one step before it is said."""
 
 
@@ -47,20 +47,27 @@ def test_nothing_is_said_of_a_share_of_groups_that_every_step_may_drop(ledger, r
     assert report.new_messages(ledger.stats()) == [], "each step is counted by itself"
 
 
-def test_a_step_that_waits_through_many_is_told_once_and_again_at_twice_as_many(ledger, report):
+def test_a_step_that_waits_through_many_is_told_once_with_what_to_do(ledger, report):
     train_a_step(ledger)
     assert report.new_messages(ledger.stats()) == []
     put(ledger, 1, (0.0, 1.0))
     put(ledger, SLOTS, (0.25, 0.25))
     (line,) = report.new_messages(ledger.stats())
     assert line.startswith(
-        f"step 1 still waits for its batch: {SLOTS} groups were dropped meanwhile (no_signal {SLOTS}; "
-        "mean reward 0.250), 1 of 2 are ready\n    -> all episodes of such a group earned the same"
+        f"step 1 waits for its batch: {SLOTS} groups were dropped meanwhile (no_signal {SLOTS}; mean reward 0.250), "
+        "1 of 2 are ready\n    -> all episodes of such a group earned the same"
     )
     assert report.new_messages(ledger.stats()) == []
-    put(ledger, SLOTS, (1.25, 1.25))
-    (line,) = report.new_messages(ledger.stats())
-    assert f"(no_signal {2 * SLOTS}; mean reward 0.750)" in line
+
+
+def test_steps_that_are_alike_are_told_ever_more_seldom(ledger, report):
+    told = []
+    for step in range(9):
+        put(ledger, SLOTS, (0.0, 0.0))
+        told += [step for _ in report.new_messages(ledger.stats())]
+        train_a_step(ledger)
+        report.new_messages(ledger.stats())
+    assert told == [0, 1, 2, 4, 8]
 
 
 def test_the_reasons_are_named_by_how_often_and_the_first_is_advised_on(ledger, report):

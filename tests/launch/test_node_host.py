@@ -249,17 +249,17 @@ def test_a_node_starts_known_roles_with_checked_arguments_only(role, arguments, 
 
 def test_a_node_starts_engines_of_every_kind():
     parts = {"--nodes": ["2"], "--node-rank": ["1"], "--main-address": ["n1"], "--main-port": ["29000"]}
-    words = checked_arguments("engine", {"--explorer": [], "--prefill": [], **parts})
+    words = checked_arguments("engine", {**parts})
     assert words == [
-        *("--explorer", "--prefill", "--nodes", "2", "--node-rank", "1"),
+        *("--nodes", "2", "--node-rank", "1"),
         *("--main-address", "n1", "--main-port", "29000"),
     ]
 
 
-def test_a_node_starts_workers_of_several_policies_that_explore():
+def test_a_node_starts_workers_of_several_policies():
     policies = ["b=http://n1:1,http://n2:2/policies/b", "c=http://n1:3,http://n2:2/policies/c"]
     command = ["python", "-m", "asyncrl", "serve", "rollout", "--folder", "/runs/r", "--name", "rollout-0"]
-    command += ["--policy", policies[0], "--policy", policies[1], "--explorers", "http://n2:5"]
+    command += ["--policy", policies[0], "--policy", policies[1]]
     role, arguments, _ = _arguments(command)
     assert checked_arguments(role, arguments) == command[7:]
 

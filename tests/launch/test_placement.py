@@ -8,7 +8,6 @@ from asyncrl.launch.placement import placed, plan
 
 GPUS = [str(number) for number in range(8)]
 LORA = {"lora": {"rank": 8}}
-BY_TURNS = {"placement": {"trainers_by_turns": True}}
 
 
 def config(**sections):
@@ -75,40 +74,6 @@ def policy(name, **sections):
             {"train": {"schedule": "synchronous"}},
             "1 GPU: trainer 0, engine-0 0 (shared, by turns, engines take 0.7)",
         ),
-        (
-            3,
-            trainer(2) | engines(2) | {"placement": {"lent": 1}},
-            "3 GPUs: trainer 0-1, engine-0 2, engine-1 0 (lent)",
-        ),
-        (
-            4,
-            trainer(2) | engines(2) | {"placement": {"lent": 1, "engines": [3, 1]}, "eval": {"every": 5}},
-            "4 GPUs: trainer 0-1, engine-0 3, engine-1 1 (lent), evaluation 2",
-        ),
-        (
-            3,
-            trainer(2) | engines(2) | {"placement": {"lent": 1}, "eval": {"every": 5}},
-            "3 GPUs: trainer 0-1, engine-0 2, engine-1 0 (lent), evaluation 2",
-        ),
-        (0, engines(3) | {"placement": {"lent": 2}}, "no GPU is used, 2 engines lent while the trainer waits"),
-        (
-            4,
-            trainer(2) | policy("other", engine={"count": 1}) | BY_TURNS,
-            "4 GPUs: trainer 0-1, other-trainer 0-1, engine-0 2, other-engine-0 3; trainers work by turns",
-        ),
-        (
-            4,
-            policy("other", engine={"count": 1}, train={"ranks": 2})
-            | {"placement": {"trainers_by_turns": True, "trainer": [3, 1]}},
-            "4 GPUs: trainer 3, other-trainer 1+3, engine-0 0, other-engine-0 2; trainers work by turns",
-        ),
-        (
-            1,
-            policy("other", engine={"count": 1}) | BY_TURNS,
-            "1 GPU: trainer 0, other-trainer 0, engine-0 0, other-engine-0 0 (shared, engines take 0.225); trainers "
-            "work by turns",
-        ),
-        (0, policy("other") | BY_TURNS, "no GPU is used, trainers work by turns"),
         (0, {"train": {"schedule": "synchronous"}, "placement": {"sleep": True}},
          "no GPU is used, engine and trainer work by turns"),
     ],
@@ -136,13 +101,6 @@ def test_gpus_are_given_out(gpus, sections, line):
             r"policies.other.engine.tensor_parallel = 1 need 2 GPUs, 0 are left beside train.ranks = 1 \+ "
             "policies.other.train.ranks = 1",
         ),
-        (
-            4,
-            policy("other", engine={"count": 1}, train={"ranks": 2})
-            | {"placement": {"trainers_by_turns": True, "trainer": [0]}},
-            r"placement.trainer: policies.other.train.ranks = 2 needs 2 GPUs, got \[0\]",
-        ),
-        (4, BY_TURNS, "placement.trainers_by_turns must be false where there are no policies"),
         (2, {"placement": {"servers": [0, 1]}}, "train.ranks = 1 needs 1 GPU, 0 of 2 are left"),
         (2, {"placement": {"trainer": [2]}}, r"placement.trainer: there is no GPU 2, there are 2 \(0 to 1\)"),
         (2, {"placement": {"trainer": [0, 1]}}, r"placement.trainer: train.ranks = 1 needs 1 GPU, got \[0, 1\]"),
@@ -155,22 +113,6 @@ def test_gpus_are_given_out(gpus, sections, line):
             1,
             {"train": {"schedule": "synchronous"}, "eval": {"every": 2}, "placement": {"sleep": True}},
             "eval.every=2: an evaluation would need memory .* placement.sleep=false",
-        ),
-        (1, engines(2) | {"placement": {"lent": 1}}, "placement.lent = 1: .* need a GPU of their own, there is 1"),
-        (
-            4,
-            engines(3) | {"placement": {"lent": 2}},
-            "placement.lent = 2 x engine.tensor_parallel = 1 needs 2 GPUs of the trainer's, train.ranks = 1",
-        ),
-        (
-            4,
-            engines(2) | {"placement": {"lent": 1, "engines": [1, 2]}},
-            r"last placement.lent = 1 engines need GPUs of the trainer .* got \[1, 2\]; the trainer has \[0\]",
-        ),
-        (
-            2,
-            engines(2) | {"placement": {"lent": 1, "evaluation": [0]}, "eval": {"every": 2}},
-            "an evaluation would need memory .* placement.lent=0",
         ),
     ],
 )  # fmt: skip
@@ -196,73 +138,6 @@ def test_what_does_not_fit_is_refused_with_keys_and_numbers(gpus, sections, mess
 def test_engines_sleep_only_where_nothing_samples_meanwhile(sections, message):
     with pytest.raises(ConfigError, match=message):
         config(placement={"sleep": True}, **sections)
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            policy("other") | {"train": {"nodes": 2, "ranks": 2}},
-            "placement.trainers_by_turns must be false where train.nodes is above 1, got 2",
-        ),
-        (
-            policy("other") | {"train": {"schedule": "periodic"}},
-            "placement.trainers_by_turns must be false under train.schedule='periodic'",
-        ),
-        (
-            policy("other", train={"schedule": "periodic"}, buffer={"max_staleness": 0}),
-            "policies.other: 1 .*\n  placement.trainers_by_turns must be false under train.schedule='periodic'",
-        ),
-    ],
-)
-def test_trainers_take_turns_only_where_they_work_on_batches_that_are_there(sections, message):
-    with pytest.raises(ConfigError, match=message):
-        config(**BY_TURNS, **sections)
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (engines(1), "placement.lent must be below engine.count=1"),
-        (
-            engines(2) | trainer(schedule="synchronous"),
-            "placement.lent must be 0 .*: placement.sleep lets all",
-        ),
-        (
-            engines(2) | trainer(schedule="one_step_off"),
-            "placement.lent must be 0 .* 'asynchronous' and 'partial' allow",
-        ),
-        (engines(2, weight_transfer="http"), "placement.lent: engine.weight_transfer must be 'shared_file'"),
-        (engines(2) | policy("other"), "placement.lent must be 0 where there are policies"),
-        (
-            engines(2, explorers=1) | {"rollout": {"group_size": 4, "explore": 8}},
-            "placement.lent must be 0 where engine.explorers is above 0",
-        ),
-        (engines(2) | {"scale": {"engine": [2, 3]}}, "placement.lent must be 0 where scale.engine is given"),
-    ],
-)
-def test_gpus_are_lent_only_where_engines_can_come_and_go(sections, message):
-    with pytest.raises(ConfigError, match=message):
-        config(placement={"lent": 1}, **sections)
-
-
-def test_engines_change_over_between_policies_only_where_each_has_gpus_of_its_own():
-    two = engines(2) | policy("other") | {"scale": {"between_policies": True}}
-    assert plan(config(**two), GPUS[:6]).engines == {"": [(2,), (3,)], "other": [(4,), (5,)]}
-    shared = {"placement": {"engines": [2, 2, 3, 4]}}
-    for sections, gpus in ((two, GPUS[:1]), (two | shared, GPUS[:6])):
-        with pytest.raises(
-            ConfigError, match=r"scale.between_policies = true: an engine that starts while others"
-        ):
-            plan(config(**sections), gpus)
-
-
-def test_lent_engines_leave_the_memory_of_the_others_as_it_is():
-    recipe = config(placement={"lent": 1}, **engines(2))
-    found = plan(recipe, GPUS[:2])
-    assert found.engines_first
-    assert found.gpu_memory_utilization == 0.9
-    assert found.engine_env(1)["CUDA_VISIBLE_DEVICES"] == found.trainer_env()["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_each_process_sees_its_own_slice_by_the_names_that_the_launcher_was_given():

@@ -13,6 +13,9 @@ from asyncrl.config import load_config, parse_config
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.launch.check import check_tasks
 from asyncrl.launch.tasks import plan_tasks, pool_of, tasks_of
+from asyncrl.launch.train import TrainRun
+from asyncrl.rows.data import _opened
+from asyncrl.run.folder import RunFolder
 from tests.buffer.factories import group, ledger
 
 REWARD = """
@@ -97,6 +100,18 @@ def test_a_plan_that_starts_over_goes_on_at_the_row_and_epoch_where_it_was():
         resumed += buffer.train(plan_tasks(recipe), 6)
     assert [task.id for task in resumed] == [task.id for task in whole]
     assert resumed == whole
+
+
+def test_a_run_says_which_rows_it_has_and_goes_on_with_no_others(tmp_path, capsys):
+    recipe = config(train=numbered("a.jsonl", range(30)), heldout_share=0.1)
+    with RunFolder(tmp_path / "run") as folder:
+        TrainRun(recipe, folder)._tell_of_rows()
+        assert "data: 2" in capsys.readouterr().err
+        TrainRun(recipe, folder, resume=True)._tell_of_rows()
+        numbered("a.jsonl", range(31))
+        _opened.cache_clear()  # another process resumes it
+        with pytest.raises(ConfigError, match=r"the rows are not those that .*run began with"):
+            TrainRun(recipe, folder, resume=True)._tell_of_rows()
 
 
 def test_a_curriculum_chooses_among_all_rows():

@@ -4,7 +4,7 @@ import dataclasses
 
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.data.transcript import encode_transcript
-from asyncrl.launch.samples import FirstSamples, chosen_rows, printable, sample_text, trained_samples
+from asyncrl.launch.samples import FirstSamples, chosen_rows, sample_text, trained_samples
 from asyncrl.types import Group, Status, Task, Trajectory
 from tests.buffer.factories import trajectory
 
@@ -51,7 +51,6 @@ def test_a_long_text_is_cut_in_its_middle_unless_all_is_asked_for():
 
 
 def test_what_a_policy_writes_cannot_move_the_cursor():
-    assert printable("a\x1b[2J\r\x07\u202e\x9bä\n€") == "a\\x1b[2J\\r\\x07\\u202e\\x9bä\n€"
     hostile = [*MESSAGES[:2], {"role": "assistant", "content": "\x1b]0;owned\x07"}]
     assert "\x1b" not in sample_text(TASK, played(messages=hostile, info={"extracted": "\x1b[31m"}), "x")
 

@@ -121,21 +121,6 @@ def test_the_trainers_and_buffers_of_further_policies_may_be_over_machines_as_th
     assert moved.parts("env-b-buffer")[0].machine in ("n1", "n3")
 
 
-def test_trainers_that_take_turns_are_on_the_same_gpus_of_the_head():
-    sections = {
-        "lora": {"rank": 4},
-        "engine": {"weight_transfer": "http"},
-        "placement": {"trainers_by_turns": True},
-        "policies": {"b": {"agents": ["b"], "train": {"ranks": 2}}, "c": {"agents": ["c"]}},
-    }
-    found = spread(config(**sections), Machine("head", 3, ALL), machines(1))
-    assert [place.gpus for place in found.trainer] == [(0,)]
-    where = placed(found)
-    assert (where["b-trainer"], where["c-trainer"]) == (("head", (0, 1)), ("head", (0,)))
-    with pytest.raises(ConfigError, match=r"policies.b.train.ranks = 2 needs as many GPUs of this machine"):
-        spread(config(**sections), Machine("head", 1, ALL), machines(1))
-
-
 @pytest.mark.parametrize(
     ("sections", "refused"),
     [

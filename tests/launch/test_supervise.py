@@ -359,7 +359,7 @@ while True:
 
 
 SILENT = """
-import http.server, json, pathlib, subprocess, sys, threading, time
+import http.server, json, msgpack, pathlib, subprocess, sys, threading, time
 folder, what, ready = pathlib.Path(FOLDER), WHAT, sys.argv[sys.argv.index("--ready-file") + 1]
 started = time.monotonic()
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -374,9 +374,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             time.sleep(3600)
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "application/msgpack")
         self.end_headers()
-        self.wfile.write(json.dumps(said).encode())
+        self.wfile.write(msgpack.packb(said))
     def log_message(self, *arguments):
         pass
 server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
@@ -403,7 +403,7 @@ def probe_of(kind, child, folder):
 def test_a_process_that_does_not_answer_is_killed_where_it_makes_no_progress_and_nowhere_else(
     process_group, tmp_path, caplog, kind, what
 ):
-    silence_s = 3.0
+    silence_s = 6.0
     code = (
         SILENT.replace("FOLDER", repr(str(tmp_path))).replace("WHAT", repr(what)).replace("KIND", repr(kind))
     )
@@ -430,7 +430,7 @@ def test_a_process_that_does_not_answer_is_killed_where_it_makes_no_progress_and
     if what == "computes":
         assert (why, caplog.text.count("it computes, and is left to it")) == ("", 1)
     else:
-        assert why.startswith("gave no sign of life for 3 s (no answer, no progress: 0.0 s of CPU time since")
+        assert why.startswith("gave no sign of life for 6 s (no answer, no progress: 0.0 s of CPU time since")
         assert why.endswith("and was killed")
 
 

@@ -56,10 +56,6 @@ CASES = {
         Observed(steps(skipped=lambda s: "not finite" if s > 28 else "")),
         "of the last 10 steps 2 were skipped.*the last: not finite",
     ),
-    "vain_prefills": (
-        Observed(steps(prefill__handed=1, prefill__again=4, prefill__failed=0, prefill__late=1)),
-        "of 60 prompts .* 10 were handed over: 40 were computed again, 0 failed, 10 came too late",
-    ),
     "collapse": (
         Observed(steps(reward__mean=lambda s: 0.9 if s < 20 else 0.3)),
         r"the last 5 steps is 0\.300; it was 0\.900 around step 3",

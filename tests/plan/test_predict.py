@@ -124,23 +124,6 @@ def test_checkpoints_in_memory_count_in_host_memory():
     assert "checkpoints in memory" not in str(planner.predict(load_for_gpus("math_qwen3_grpo", words)).host)
 
 
-def test_of_trainers_that_take_turns_the_largest_counts_beside_their_contexts(tiny_model):
-    words = [
-        "engine.max_model_len=1024", "train.micro_batch_tokens=1024", f"model.path={tiny_model}",
-        "rollout.hinted=0", "eval.every=0", 'policies.other.agents=["other"]',
-    ]  # fmt: skip
-    planner = Planner(80 * GIB, 4)
-    apart = planner.predict(load_for_gpus("math_qwen3_grpo", words))
-    by_turns = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, "placement.trainers_by_turns=true"]))
-    alone = next(device for device in apart.devices if device.roles == ["trainer"])
-    shared = next(device for device in by_turns.devices if device.roles == ["trainer", "trainer of other"])
-
-    def sizes(device):
-        return {item.name: item.bytes for item in device.items}
-
-    assert sizes(shared) == sizes(alone) | {"CUDA contexts": 2 * sizes(alone)["CUDA contexts"]}
-
-
 def test_offloading_is_named_where_it_makes_a_run_fit():
     words = [
         "engine.max_model_len=1024",

@@ -169,36 +169,6 @@ def test_a_group_runs_an_episode_again_when_infrastructure_failed_it(renderer, f
     assert group.trajectories[0].info["attempts"] == 3
 
 
-class Chosen(Endless):
-    """One turn; sessions earn `rewards` in their order, and break at None."""
-
-    rewards = ()
-
-    def step(self, action):
-        reward, *type(self).rewards = type(self).rewards
-        if reward is None:
-            raise RuntimeError("the simulator crashed")
-        return Step(reward=reward, done=True, success=reward > 0)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "played"),
-    [
-        ((1, 1, 0, 0), 2),
-        ((0, 0, 1, 1), 2),
-        ((0, 1, 1, 1), 4),
-        pytest.param((None, None, None, None, 1, 1), 4, id="failed episodes decide nothing"),
-    ],
-)
-def test_a_group_ends_where_its_first_episodes_decide_it(renderer, monkeypatch, rewards, played):
-    monkeypatch.setattr("asyncrl.rollout.player.RETRY_PAUSE_S", 0.0)
-    monkeypatch.setattr(Chosen, "rewards", rewards)
-    runner = EpisodeGroupRunner(make_player(renderer, Scripted(renderer)), decide_after=2)
-    lease = Lease("g", Task("t", f"{HERE}:Chosen", 0), 0, 1, 4, 1, 60.0)
-    group = asyncio.run(runner.run_group(lease, "w", 30.0))
-    assert [t.episode_index for t in group.trajectories] == list(range(played))
-
-
 @pytest.mark.parametrize(("breaks", "usable", "attempts"), [(0, True, None), (1, True, 2), (2, False, 2)])
 def test_an_episode_the_environment_fails_gets_one_fresh_session_and_is_then_left_out(
     renderer, monkeypatch, breaks, usable, attempts

@@ -76,6 +76,40 @@ def test_attributes_on_the_folder_do_not_reach_the_next_program():
     assert run_async(body) == "[]\n"
 
 
+FLAGS = {
+    "do not dump": (0x40086602, 0x40),
+    "no access times": (0x40086602, 0x80),
+    "append only": (0x40086602, 0x20),
+    "immutable": (0x40086602, 0x10),
+}
+SET_FLAG = "import fcntl, os, struct; fcntl.ioctl(os.open('.', os.O_RDONLY), {}, struct.pack('l', {}))"
+SEE_FLAGS = """
+import fcntl, os
+try:
+    print(fcntl.ioctl(os.open('.', os.O_RDONLY), 0x80086601, bytes(8)).hex())
+except OSError:
+    print("none")
+"""
+
+
+@pytest.mark.parametrize(("request_number", "flag"), FLAGS.values(), ids=list(FLAGS))
+def test_flags_of_the_folder_do_not_reach_the_next_program(request_number, flag):
+    async def body():
+        box = await started()
+        before = (await box.exec(code=SEE_FLAGS)).text
+        # Which of them its owner may set depends on the kernel.
+        await box.exec(code=SET_FLAG.format(request_number, flag))
+        renewed = await box.renew() or await started()
+        try:
+            return before, (await renewed.exec(code=SEE_FLAGS)).text
+        finally:
+            await renewed.stop()
+            await box.stop()
+
+    before, after = run_async(body)
+    assert before == after
+
+
 def test_a_program_that_ran_out_of_time_does_not_reach_the_next_one():
     async def body():
         box = await started()

@@ -52,8 +52,6 @@ def test_an_iteration_reads_the_weights_once():
         (["algo.kl.coef=0.1", "reference.path=http://127.0.0.1:1"], 8),
         (["algo.preset=opd", "teacher.path=some/model"], 10),
         (["algo.preset=opd", "teacher.path=http://127.0.0.1:1"], 8),
-        # The policy before the step, and what the first agents have changed.
-        (["algo.sequential_agents=true"], 12),
         # The policy's values need its pass before the step; the critic has one of its own and learns.
         (["algo.preset=ppo"], 18),
         (["algo.preset=ppo", "algo.value.trunk=shared"], 10),

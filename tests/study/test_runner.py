@@ -70,18 +70,17 @@ def test_a_study_makes_each_run_once_and_evaluates_its_versions_on_the_engine_th
 
 
 def test_a_run_of_several_engines_has_its_own(tiny_model, tmp_path, capfd):
-    file = tmp_path / "explored.toml"
+    file = tmp_path / "two_engines.toml"
     method = """
-[methods.explored]
-engine = { count = 2, explorers = 1 }
-rollout.explore = 8
+[methods."two engines"]
+engine.count = 2
 """
     file.write_text(STUDY.format(model=tiny_model).partition("[methods.grpo]")[0] + method)
 
     assert main(["study", str(file)]) == 0
     said = capfd.readouterr().err
-    assert "run 1/1: explored, seed 0" in said and "starting an engine for" not in said
-    (line,) = (tmp_path / "explored.jsonl").read_text().splitlines()
+    assert "run 1/1: two engines, seed 0" in said and "starting an engine for" not in said
+    (line,) = (tmp_path / "two_engines.jsonl").read_text().splitlines()
     record = json.loads(line)
     assert "error" not in record, record["error"]
     assert [record["held_out"][place]["version"] for place in (0, -1)] == [0, 3]

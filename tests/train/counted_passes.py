@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.train import agent_updates, auxiliary_models, step
+from asyncrl.train import auxiliary_models, step
 from tests.train.one_step import Learner
 
 
@@ -33,7 +33,6 @@ class CountedPasses:
 
         monkeypatch.setattr(auxiliary_models, "whole_batch", counted)
         monkeypatch.setattr(step, "whole_batch", counted)
-        monkeypatch.setattr(agent_updates, "whole_batch", counted)
         monkeypatch.setattr(auxiliary_models, "score_norms", counted_norms)
 
     def operations(self, learner: Learner) -> int:

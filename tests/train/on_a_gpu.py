@@ -12,7 +12,7 @@ from torch import Tensor
 from asyncrl.algo.metrics import reduce_over_ranks
 from asyncrl.train import step as steps
 from asyncrl.train.critic import Critic
-from asyncrl.train.policy import value_names
+from asyncrl.train.policy import VALUES
 from tests.fake_gpu import fake_gpu
 
 
@@ -21,14 +21,11 @@ class ModelOnAGpu:
 
     device = torch.device("cuda")
 
-    def __init__(self, heads: tuple[str, ...]) -> None:
-        self.heads = heads
-
     def outputs(
         self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = (),
         teacher: Any = None, images: Any = (),
     ) -> dict[str, Tensor]:  # fmt: skip
-        names = value_names(self.heads) if {"values", "detached_values"} & {*want} else want
+        names = VALUES if {"values", "detached_values"} & {*want} else want
         found = {name: torch.empty(mask.shape, device=self.device) for name in ("logp", "entropy", *names)}
         return found | {name: found[name][:, 0] for name in found if name.endswith("end_values")}
 
@@ -54,8 +51,7 @@ class Recorded:
         """
         with_gradient = (given for *given, has_gradient in self.calls if has_gradient)
         step, share, rows, totals, statistics, last = next(with_gradient)
-        critic = step.auxiliary.critic
-        engine = ModelOnAGpu(critic.config.heads if critic is not None else ())
+        engine = ModelOnAGpu()
         own = {name: getattr(step, name) for name in step.__dataclass_fields__}
         on_gpu = SimpleNamespace(**own | {"engine": engine, "critic_only": False})
         found = []

@@ -7,6 +7,8 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import UnavailableError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording
+from asyncrl.train.configured import configured
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import group
@@ -65,6 +67,7 @@ def make_trainer(
     on_step=lambda *_: None,
     schedule="partial",
     snapshots=None,
+    callbacks=(),
     **algo,
 ):
     config = parse_config(
@@ -84,4 +87,5 @@ def make_trainer(
     )
     objective = build_objective(config.algo)
     auxiliary = AuxiliaryModels(objective, snapshots=snapshots)
-    return Trainer(config, engine, objective, auxiliary, script, script, on_step)
+    callbacks = [*configured(config, objective, True), Recording(on_step), *callbacks]
+    return Trainer(config, engine, objective, auxiliary, script, script, callbacks=callbacks)

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints
 from asyncrl.train.checkpoint_store import CheckpointStore
+from asyncrl.train.checkpointer import check_whole, newest_usable
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -36,6 +38,31 @@ def test_a_checkpoint_comes_back_as_it_was_and_only_the_newest_are_kept(store, t
     assert found == (4, checkpoint_path(tmp_path / "other", 4))
     for file in ("model.safetensors", "training_state/training.json", "complete.json"):
         assert (found[1] / file).read_bytes() == (checkpoint_path(tmp_path / "run", 4) / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "[]", "1", "null", "{", '{"a": 1}', '{"a": [1]}', '{"a": ["x", ""]}', '{"../../evil": [1, ""]}',
+        '{"/etc/evil": [1, ""]}', '{"training_state/../../evil": [1, ""]}', '{"": [1, ""]}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_marker_that_is_none_or_names_files_elsewhere_is_refused(tmp_path, marker):
+    path = write(tmp_path, 4)
+    (path / "complete.json").write_text(marker)
+    with pytest.raises(InputError, match=r"complete\.json (is damaged|names a file elsewhere)"):
+        check_whole(path)
+    assert newest_usable(tmp_path, at_most=9) is None
+
+
+def test_a_store_whose_marker_names_files_elsewhere_writes_none(tmp_path):
+    store = CheckpointStore(f"file://{tmp_path}/store")
+    store.put(write(tmp_path / "run", 4), 4, keep=1)
+    (checkpoint_path(tmp_path / "store", 4) / "complete.json").write_text('{"../../evil": [1, ""]}')
+    (tmp_path / "evil").write_text("x")
+    with pytest.raises(InputError, match=r"names a file elsewhere: '../../evil'"):
+        store.fetch(tmp_path / "deep" / "other", at_most=9)
+    assert not (tmp_path / "deep" / "evil").exists()
 
 
 def test_a_folder_that_is_as_new_as_the_store_keeps_its_own(store, tmp_path):

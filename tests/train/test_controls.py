@@ -185,9 +185,10 @@ def test_success_is_the_verdict_and_without_one_the_full_reward():
 
 
 def test_against_a_population_no_guard_takes_stronger_opponents_for_a_collapse():
-    assert controls({"preset": "spiral"}).guard is not None
+    assert controls({"preset": "spiral"}).guard is None, "it is off by default"
+    assert controls({"preset": "spiral"}, train={"collapse_guard": True}).guard is not None
     against = {"lora": {"rank": 4}, "opponents": {"choose": "uniform"}}
-    assert controls({"preset": "spiral"}, **against).guard is None
+    assert controls({"preset": "spiral"}, train={"collapse_guard": True}, **against).guard is None
 
 
 def test_all_controllers_resume_from_a_saved_state():

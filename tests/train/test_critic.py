@@ -106,85 +106,17 @@ def test_turn_level_gae_reads_values_where_turns_begin(tiny_model):
     assert report.metrics["grad_norm"] > 0
 
 
-def twin_values(found, batch):
-    rows = pad_rows(batch, range(len(batch.trajectories)))
-    with torch.no_grad():
-        heads = found.auxiliary.critic.outputs(found.engine, rows.token_ids, rows.mask)
-    return heads["values"][rows.mask], heads["twin_values"][rows.mask]
-
-
-@pytest.mark.parametrize("trunk", TRUNKS)
-def test_two_heads_start_apart_and_both_approach_what_their_own_target_says(tiny_model, trunk):
-    value = {"trunk": trunk, "learning_rate": 1e-2, "warmup_steps": 3}
-    found = Learner(
-        tiny_model, {"preset": "archer", "advantage": {"name": "archer", "twin": True}, "value": value}
-    )
-    batch = certain_batch()
-    first, second = twin_values(found, batch)
-    assert torch.equal(first, torch.zeros(24))
-    assert second.abs().min() > 0
-    for _ in range(3):
-        found.step(batch)
-    for before, after in zip((first, second), twin_values(found, batch), strict=True):
-        assert (1 - after).abs().mean() < (1 - before).abs().mean()
-    # The smaller of both targets over the smaller of both values is the policy's advantage.
-    report = found.step(batch)
-    assert report.token_values["advantages"].values.isfinite().all()
-
-
-def test_the_slow_copy_follows_the_critic_a_tenth_of_the_way_after_each_step(tiny_model):
-    advantage = {"name": "archer", "twin": True, "slow": True}
-    value = {"trunk": "own", "learning_rate": 1e-2, "warmup_steps": 9}
-    found = Learner(tiny_model, {"preset": "archer", "advantage": advantage, "value": value})
-    critic, slow = found.auxiliary.critic, found.auxiliary.slow_critic
-    biases = [
-        (critic.engine.engine.module.value_head.bias, slow.model.value_head.bias),
-        (critic.engine.engine.module.twin_value_head.bias, slow.model.twin_value_head.bias),
-    ]
-    expected = [0.0, 0.0]
-    for _ in range(2):
-        found.step(certain_batch())
-        expected = [0.9 * old + 0.1 * head.item() for old, (head, _) in zip(expected, biases, strict=True)]
-        assert [copy.item() for _, copy in biases] == pytest.approx(expected)
-    assert min(abs(bias) for bias in expected) > 0
-    # A checkpoint has it.
-    state = found.auxiliary.state_dict()
-    again = Learner(tiny_model, {"preset": "archer", "advantage": advantage, "value": value})
-    again.auxiliary.load_state_dict(state)
-    assert again.auxiliary.slow_critic.model.value_head.bias.item() == pytest.approx(expected[0])
-
-
-def test_heads_that_value_actions_tell_those_that_earn_from_those_that_do_not(tiny_model):
-    """Their target is what the action earned and, between turns, what the slow copy says; the state's is theirs."""
-    value = {"trunk": "own", "learning_rate": 1e-2, "warmup_steps": 99}
-    found = Learner(tiny_model, {"preset": "archer_double_q", "value": value})
-    batch = build_step_batch([group("t0", [0.0, 1.0, 0.0]), group("t1", [1.0, 0.0], turns=1)], 0, 0)
-    reports = [found.step(batch).metrics for _ in range(8)]
-    assert reports[-1]["value/q_error"] < 0.75 * reports[0]["value/q_error"]
-    critic, slow = found.auxiliary.critic, found.auxiliary.slow_critic
-    rows = pad_rows(batch, range(batch.num_rows))
-    with torch.no_grad():
-        heads = critic.outputs(found.engine, rows.token_ids, rows.mask)
-    ends = torch.stack([heads["q_values"][row, mask.nonzero()[-1, 0]] for row, mask in enumerate(rows.mask)])
-    assert ends[batch.rewards > 0].min() > ends[batch.rewards == 0].max()
-    # The copy has all of them, and none stands where it started.
-    assert all(
-        slow.model.get_submodule(name).bias.item() != 0
-        for name in ("value_head", "q_value_head", "twin_q_value_head")
-    )
-
-
-@pytest.mark.parametrize("preset", ["ppo", "archer", "archer_double_q"])
+@pytest.mark.parametrize("preset", ["ppo", "archer"])
 def test_several_steps_of_the_critic_on_a_batch_are_steps_of_it_alone_before_the_policys(tiny_model, preset):
-    """Each goes towards targets of the critic, and of its slow copy, as the step before has left them."""
+    """Each goes towards targets of the critic as the step before has left it."""
 
     def learned(batches, **value):
         value = {"trunk": "own", "learning_rate": 1e-2, **value}
         found = Learner(tiny_model, {"preset": preset, "value": value})
         for step in range(batches):
             report = found.step(build_step_batch(groups, step, step))
-        critic, slow = found.auxiliary.critic.engine, found.auxiliary.slow_critic
-        weights = [snapshot(found.engine), snapshot(critic), slow.model.state_dict() if slow else {}]
+        critic = found.auxiliary.critic.engine
+        weights = [snapshot(found.engine), snapshot(critic)]
         return report.metrics, weights
 
     groups = [group("t0", [0.0, 1.0, 0.0]), group("t1", [1.0, 0.0], turns=1)]

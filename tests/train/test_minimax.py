@@ -10,9 +10,10 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.run.checkpoints import MARKER, checkpoint_path
+from asyncrl.train.callbacks import Recording
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.controls import Exploiter
-from asyncrl.train.minimax import UNREAD
+from asyncrl.train.exploiter import Exploiter, Exploiting
+from asyncrl.train.minimax import UNREAD, Minimax
 from asyncrl.train.models import load_minimax
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.types import NextStates
@@ -151,7 +152,7 @@ def test_several_ranks_train_on_the_same_rewards(tiny_model, two_ranks, tmp_path
 class Run:
     """An exploiter's trainer whose buffer and engines are a script."""
 
-    def __init__(self, main, model, folder, checkpoints, num_steps):
+    def __init__(self, main, model, folder, checkpoints, num_steps, limit=100):
         learner, self.model = main, model
         self.script = Scripted([with_states(groups_at(version)) for version in range(num_steps)])
         self.script.replan = lambda version: None
@@ -161,11 +162,14 @@ class Run:
         self.trainer = make_trainer(
             self.engine, self.script, num_steps, max_staleness=0,
             on_step=lambda _, metrics: self.seen.append(metrics), preset="grpo",
+            callbacks=[Exploiting(Exploiter(limit, 4), lambda _: None, True)],
         )  # fmt: skip
         trainer = self.trainer
-        trainer.on_commit = lambda version, groups, values: self.values.append(values)
-        trainer.controls.guard, trainer.controls.exploiter = None, Exploiter(100, 4)
-        trainer.minimax = load_minimax(trainer.config, trainer.objective, learner.config, checkpoints, model)
+        self.reward = load_minimax(trainer.config, trainer.objective, learner.config, checkpoints, model)
+        trainer.callbacks += [
+            Minimax(self.reward),
+            Recording(on_commit=lambda version, groups, values: self.values.append(values)),
+        ]
         trainer.checkpointer = Checkpointer(folder, self.engine, model, every=2, keep=9)
 
     @property
@@ -181,7 +185,7 @@ class Run:
 def test_a_step_trains_as_if_the_game_had_given_these_rewards(main, tiny_model, tmp_path):
     learner, folder = main
     run = Run(learner, tiny_model, tmp_path, folder, 1)
-    run.trainer.minimax.critic.refresh(run.engine)
+    run.reward.critic.refresh(run.engine)
     run.run()
     (values,) = run.values
     groups = with_states(groups_at(0))
@@ -210,7 +214,7 @@ def test_a_resumed_exploiter_goes_on_with_the_critic_that_it_had(main, tiny_mode
     again.trainer.load_state_dict(restored.extra)
     again.run(restored.version)
     assert again.versions == [2, 2]
-    assert again.trainer.minimax.critic.version == 4
+    assert again.reward.critic.version == 4
     for one, other in zip(again.values, whole.values[2:], strict=True):
         assert np.array_equal(one.turn_rewards, other.turn_rewards)
     assert all(
@@ -220,8 +224,7 @@ def test_a_resumed_exploiter_goes_on_with_the_critic_that_it_had(main, tiny_mode
 
 def test_an_exploiter_that_starts_again_keeps_the_critic(main, tiny_model, tmp_path):
     learner, folder = main
-    run = Run(learner, tiny_model, tmp_path, folder, 5)
-    run.trainer.controls.exploiter = Exploiter(3, 4)
+    run = Run(learner, tiny_model, tmp_path, folder, 5, limit=3)
     run.run()
     assert [metrics["exploiter/joined"] for metrics in run.seen] == [0, 0, 1, 1, 1]
     assert run.versions == [UNREAD, UNREAD, 2, 2, 2]

@@ -12,6 +12,7 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError, StopError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording
 from asyncrl.train.poison import PoisonFolder, replay
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
@@ -94,7 +95,7 @@ def train(model, folder, script, policy):
     seen = []
     trainer = Trainer(
         config, make_engine(model), objective, AuxiliaryModels(objective), script, script,
-        lambda version, metrics: seen.append(metrics), poison=PoisonFolder(folder, config, model),
+        callbacks=[PoisonFolder(folder, config, model), Recording(lambda _, metrics: seen.append(metrics))],
     )  # fmt: skip
     return trainer.run(), seen
 

@@ -14,7 +14,7 @@ from transformers import (
 from asyncrl.algo.loss.distill import full_kl
 from asyncrl.errors import ConfigError
 from asyncrl.train import token_scores
-from asyncrl.train.policy import PolicyModel, check_logits, load_critic, load_frozen, load_policy
+from asyncrl.train.policy import PolicyModel, check_logits, load_frozen, load_policy
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 from asyncrl.train.tiny_model import build_model
 from asyncrl.train.token_scores import TeacherStates
@@ -124,7 +124,7 @@ def test_nothing_of_the_size_of_tokens_times_vocabulary_is_kept(policy, rows, mo
 
 
 def test_values_are_read_one_position_before_the_token_and_at_the_last_sampled_one(tiny_model):
-    policy = load_policy(tiny_model, "float32", value_heads=("",))
+    policy = load_policy(tiny_model, "float32", value_head=True)
     torch.nn.init.normal_(policy.value_head.weight)
     ids = torch.arange(10, 20)[None]
     mask = torch.tensor([[0, 0, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
@@ -137,24 +137,8 @@ def test_values_are_read_one_position_before_the_token_and_at_the_last_sampled_o
     torch.testing.assert_close(found["end_values"], plain[[6]])
 
 
-def test_values_of_actions_are_read_at_the_token_itself(tiny_model):
-    critic = load_critic(tiny_model, "float32", heads=("", "q_", "twin_q_"))
-    torch.nn.init.normal_(critic.q_value_head.weight)
-    ids = torch.arange(10, 20)[None]
-    mask = torch.tensor([[0, 0, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
-    with torch.no_grad():
-        found = critic(ids, mask)
-        hidden = critic.model(input_ids=ids, use_cache=False).last_hidden_state
-    assert tuple(found) == ("values", "end_values", "q_values", "twin_q_values")
-    for name, head in (("q_values", critic.q_value_head), ("twin_q_values", critic.twin_q_value_head)):
-        plain = head(hidden)[0, :, 0]
-        assert plain[3].abs() > 0
-        torch.testing.assert_close(found[name][0, [3, 4, 6]], plain[[3, 4, 6]])
-        assert found[name][0, ~mask[0]].abs().max() == 0
-
-
 def test_detached_values_send_no_gradient_into_the_trunk(tiny_model, rows):
-    policy = load_policy(tiny_model, "float32", value_heads=("",))
+    policy = load_policy(tiny_model, "float32", value_head=True)
     torch.nn.init.normal_(policy.value_head.weight)
     policy(*rows, 1.0, ("detached_values",))["values"].sum().backward()
     assert policy.value_head.weight.grad.abs().max() > 0

@@ -18,7 +18,6 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from asyncrl.algo.value import HEADS
 from asyncrl.config import LoraConfig
 from asyncrl.train import prefix_tree
 from asyncrl.train.policy import CriticModel, load_policy
@@ -120,7 +119,7 @@ def test_log_probabilities_and_gradients_are_those_of_rows_by_themselves(
 ):
     ids, mask = rows
     found = []
-    for policy in both(load_policy(tiny_model, "float32", checkpointing, value_heads=("",), lora=lora)):
+    for policy in both(load_policy(tiny_model, "float32", checkpointing, value_head=True, lora=lora)):
         out = policy(ids, mask, 0.7, ("entropy", "sum_pi_squared", "values"))
         weight = torch.linspace(-1, 1, ids.numel()).view_as(out["logp"])
         (out["logp"] * weight + out["entropy"]).sum().add(out["values"].sum()).backward()
@@ -138,9 +137,8 @@ def test_log_probabilities_and_gradients_are_those_of_rows_by_themselves(
 def test_a_critics_values_are_those_of_rows_by_themselves(tiny_model, rows):
     ids, mask = rows
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    critic = CriticModel(model, heads=HEADS)
-    for head in HEADS:
-        torch.nn.init.normal_(critic.get_submodule(f"{head}value_head").weight)
+    critic = CriticModel(model)
+    torch.nn.init.normal_(critic.value_head.weight)
     plain = critic(ids, mask)
     assert enable_prefix_trees(model)
     shared = critic(ids, mask)

@@ -71,13 +71,11 @@ CUT_MATTERS = [
     {"preset": "top_entropy"},
     {"preset": "top_entropy", "corrections": ["top_entropy_turns"]},
     {"preset": "d3s"},
-    {"preset": "marft"},
     {"preset": "atpo"},
     {"preset": "clip_cov", "loss": {"share": 0.1, "cov_low": 0.0, "cov_high": 50.0}},
     {"preset": "kl_cov", "loss": {"share": 0.1}},
     {"preset": "grpo", "denominator": "kept", "corrections": [{"name": "opsm", "delta": 0.0}]},
     {"preset": "grpo", "kl": {"coef": 0.1, "unbiased": True}},
-    {"preset": "archer_double_q"},
 ]
 
 

@@ -18,11 +18,12 @@ from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state
 from asyncrl.services.swarm.messages import Fetch, Publish
 from asyncrl.services.swarm.store import Store
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording, TrainerCallback
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.outer_exchange import NoExchange
+from asyncrl.train.configured import configured
 from asyncrl.train.recover import recover
 from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
-from asyncrl.train.swarm_pool import Arrived, Fetched, Quota, SwarmPool
+from asyncrl.train.swarm_pool import Arrived, Fetched, Quota, Swarm, SwarmPool
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
@@ -145,10 +146,12 @@ class Run:
             AuxiliaryModels(objective),
             self.world,
             self.world,
-            self._record,
             saver,
-            on_commit=self._record_tasks,
-            swarm=self.swarm(),
+            [
+                *configured(config, objective, True),
+                *([Swarm(pool)] if (pool := self.swarm()) is not None else []),
+                Recording(self._record, self._record_tasks),
+            ],
         )
         try:
             return trainer.run(recover(trainer, saver, self.world, self.world)), trainer.totals
@@ -157,7 +160,7 @@ class Run:
 
 
 def test_what_was_sampled_before_a_run_took_the_weights_of_others_is_played_again(tiny_model, tmp_path):
-    class Adopting(NoExchange):
+    class Adopting(TrainerCallback):
         def join(self, engine):
             return True
 
@@ -170,9 +173,8 @@ def test_what_was_sampled_before_a_run_took_the_weights_of_others_is_played_agai
     assert world.ledger.lease("w") is not None
     engine, objective = make_engine(tiny_model, 1), build_objective({"preset": "decoupled_ppo"})
     config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}})
-    trainer = Trainer(
-        config, engine, objective, AuxiliaryModels(objective), world, world, exchange=Adopting()
-    )
+    auxiliary = AuxiliaryModels(objective)
+    trainer = Trainer(config, engine, objective, auxiliary, world, world, callbacks=[Adopting()])
     assert recover(trainer, Checkpointer(tmp_path, engine, tiny_model), world, world) == 0
     assert world.calls == [("paused", True, 0), 0]
     assert world.ledger.lease("w").task.id == "t00"
@@ -278,7 +280,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tiny_model, t
     assert run.process()[0] == STEPS
     assert run.seen == undisturbed[0]
     assert world.calls == [1, 2, 3, 4, 5, 2, 3, 4, 5, 6]
-    assert [version for version, _ in complete_checkpoints(tmp_path)] == [6, 4, 2], "one to go back to"
+    assert [version for version, _ in complete_checkpoints(tmp_path)] == [6, 4], "the newest two"
 
 
 class Collapsing(World):
@@ -300,7 +302,7 @@ class Collapsing(World):
 
 
 def collapsed_run(model, folder, kill_at=None):
-    run = Run(model, folder, Collapsing(), num_steps=16)
+    run = Run(model, folder, Collapsing(), num_steps=16, collapse_guard=True)
     if kill_at is not None:
         run.world.kill_at = kill_at
         with pytest.raises(Killed):
@@ -498,13 +500,16 @@ class Controlled:
     """A trainer whose controller has a staleness limit in force once its state is loaded."""
 
     def __init__(self, engine, bound):
-        self.engine, self.bound, self.exchange = engine, bound, NoExchange()
+        self.engine, self.bound = engine, bound
 
     def load_state_dict(self, state):
         self.bound = state["bound"]
 
     def staleness_limit(self):
         return self.bound
+
+    def join(self, engine):
+        return False
 
 
 @pytest.mark.parametrize(("saved", "expected"), [(True, 1), (False, 4), (None, 2)])

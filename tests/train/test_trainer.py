@@ -13,13 +13,11 @@ from asyncrl.run.checkpoints import MARKER, complete_checkpoints
 from asyncrl.services.trainer.service import Recorder, make_checkpointer
 from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callbacks import Recording, TrainerCallback, Verdict
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.controls import Exploiter
-from asyncrl.train.loan import Returned
-from asyncrl.train.outer_exchange import NoExchange
+from asyncrl.train.exploiter import Exploiter, Exploiting
 from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.turns import Lending
 from tests.train.one_step import count_codec, make_engine, snapshot
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 from tests.waiting import wait_until
@@ -97,22 +95,29 @@ def test_a_steps_trajectories_are_handed_over_after_its_commit_and_before_its_ch
         def versions(self):
             return []
 
+        def due_on_disk(self, version):
+            return True
+
         write_s, error = 0.0, ""
 
     script = Scripted([groups_at(0)])
     trainer = make_trainer(engine, script, 1)
     trainer.checkpointer = Saving()
-    trainer.on_commit = lambda version, groups, values: script.calls.append(("rows", version, len(groups)))
+    trainer.callbacks.append(
+        Recording(on_commit=lambda version, groups, _: script.calls.append(("rows", version, len(groups))))
+    )
     trainer.run()
     trainer.checkpointer.writer.join(60)
     assert script.calls[-3:] == [("commit", 1), ("rows", 1, 2), ("save", 1)]
 
 
 def test_weights_are_exchanged_with_other_runs_before_a_version_is_remembered_and_published(engine):
-    class Recorded(NoExchange):
-        def after_step(self, engine, version):
-            script.calls.append(("exchange", version))
-            return {"outer/round": 1.0}
+    class Exchanging(TrainerCallback):
+        waits = True
+
+        def after_step(self, engine, batch, settings, report):
+            script.calls.append(("exchange", batch.step + 1))
+            return Verdict({"outer/round": 1.0})
 
     class Remembering(AuxiliaryModels):
         def after_step(self, engine, version, metrics):
@@ -121,7 +126,8 @@ def test_weights_are_exchanged_with_other_runs_before_a_version_is_remembered_an
 
     script, seen = Scripted([groups_at(0)]), []
     trainer = make_trainer(engine, script, 1, on_step=lambda version, metrics: seen.append(metrics))
-    trainer.exchange, trainer.auxiliary = Recorded(), Remembering(trainer.objective)
+    trainer.callbacks.append(Exchanging())
+    trainer.auxiliary = Remembering(trainer.objective)
     trainer.run()
     assert script.calls[-4:] == [("exchange", 1), ("remember", 1), ("publish", 1), ("commit", 1)]
     assert seen[0]["outer/round"] == 1.0
@@ -134,7 +140,8 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
     trainer = make_trainer(engine, script, 2)
     recorder = Recorder(tmp_path, ["tensorboard"])
     saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.auxiliary, tiny_model, recorder)
-    trainer.checkpointer, trainer.on_commit, trainer.on_step = saver, recorder.on_commit, recorder.on_step
+    trainer.checkpointer = saver
+    trainer.callbacks.append(Recording(recorder.on_step, recorder.on_commit))
     saver.finish(trainer.run(), trainer.state_dict())
     files = sorted(tmp_path.glob("trajectories/*.parquet"))
     assert [file.name for file in files] == ["step-000001.parquet", "step-000002.parquet"]
@@ -181,11 +188,21 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that
     assert seen[2]["checkpoint/error"] == "OSError: [Errno 28] No space left on device"
 
 
+class Asking(TrainerCallback):
+    """Ends the run when `asked` says so."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def asked_to_stop(self):
+        return self.asked()
+
+
 @pytest.mark.parametrize("schedule", ["partial", "periodic"])
 def test_a_trainer_that_is_asked_to_stop_ends_between_steps(engine, schedule):
     script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
     trainer = make_trainer(engine, script, max_staleness=0, schedule=schedule)
-    trainer.asked_to_stop = lambda: ("commit", 2) in script.calls
+    trainer.callbacks.append(Asking(lambda: ("commit", 2) in script.calls))
     assert trainer.run() == 2
     assert trainer.stopped
     assert [call for call in script.calls if call[0] == "commit"] == [("commit", 1), ("commit", 2)]
@@ -195,7 +212,7 @@ def test_a_trainer_that_is_asked_to_stop_ends_between_steps(engine, schedule):
 def test_a_trainer_that_waits_for_groups_stops_when_asked(engine):
     script = Scripted([groups_at(0), None])
     trainer = make_trainer(engine, script)
-    trainer.asked_to_stop = lambda: script.calls.count(("take", 1)) == 2
+    trainer.callbacks.append(Asking(lambda: script.calls.count(("take", 1)) == 2))
     assert trainer.run() == 1
     assert trainer.stopped
 
@@ -444,48 +461,18 @@ def test_free_slots_with_tasks_left_are_waited_for_and_without_are_not():
     assert settle(lambda: state | {"pending": 0}, 0.0) is None
 
 
-def test_gpus_are_lent_only_while_no_batch_is_there(engine):
-    changes = []
-
-    class Late(Scripted):
-        """The first batch comes at the second look."""
-
-        def take(self, step, wait_s):
-            if not any(call[0] == "take" for call in self.calls):
-                self.calls.append(("take", wait_s))
-                return None
-            return super().take(step, wait_s)
-
-    def switch(asleep):
-        changes.append(asleep)
-        return Returned(7 if asleep else 0)
-
-    records = []
-    script = Late([groups_at(0), groups_at(1)])
-    trainer = make_trainer(engine, script, 2, on_step=lambda version, metrics: records.append(metrics))
-    trainer.turns = Lending([engine], switch)
-    assert trainer.run() == 2
-    assert script.calls[0] == ("take", 0.0)
-    assert changes == [False, True]
-    assert [record["lent/tokens"] for record in records] == [7, 0]
-    assert records[0]["lent/awake_s"] > 0 == records[1]["lent/awake_s"]
-
-
-def test_an_engine_on_loan_that_did_not_wake_is_asked_again(engine):
-    answers = [Returned(all_there=False), Returned(all_there=True)]
-    turns = Lending([engine], lambda asleep: answers.pop(0))
-    for _ in range(3):
-        turns.while_waiting()
-    assert answers == []
-
-
 def test_an_exploiter_that_wins_joins_the_population_and_starts_again(engine, tiny_model, tmp_path):
     """Of each group one episode is won and one drawn: 3 of 4 points."""
     script, seen = Scripted([groups_at(0), groups_at(1), groups_at(2)]), []
     script.replan = lambda version: script.calls.append(("replan", version))
-    trainer = make_trainer(engine, script, max_staleness=0, on_step=lambda _, metrics: seen.append(metrics))
-    trainer.controls.guard, trainer.controls.exploiter = None, Exploiter(2, 4)
-    trainer.join_population = lambda versions: script.calls.append(("join", *versions))
+    exploiting = Exploiting(Exploiter(2, 4), lambda versions: script.calls.append(("join", *versions)), True)
+    trainer = make_trainer(
+        engine,
+        script,
+        max_staleness=0,
+        on_step=lambda _, metrics: seen.append(metrics),
+        callbacks=[exploiting],
+    )
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=10)
     first, published = snapshot(engine), {}
     publish = script.publish
@@ -507,8 +494,7 @@ def test_an_exploiter_that_wins_joins_the_population_and_starts_again(engine, ti
     assert all(torch.equal(first[name], published[2][name]) for name in first)
     assert any(not torch.equal(first[name], published[1][name]) for name in first)
     assert any(not torch.equal(first[name], published[3][name]) for name in first)
-    assert trainer.controls.exploiter.served(3) == [1]
-    again = make_trainer(engine, script)
-    again.controls.exploiter = Exploiter(2, 4)
-    again.load_state_dict(trainer.state_dict())
-    assert again.controls.exploiter.state == trainer.controls.exploiter.state
+    assert exploiting.exploiter.served(3) == [1]
+    other = Exploiting(Exploiter(2, 4), lambda _: None, True)
+    make_trainer(engine, script, callbacks=[other]).load_state_dict(trainer.state_dict())
+    assert other.exploiter.state == exploiting.exploiter.state

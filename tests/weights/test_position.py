@@ -55,12 +55,12 @@ def test_a_record_comes_back_equal(tmp_path):
     assert read_committed(tmp_path / "nowhere") is None
 
 
-def test_the_epoch_is_that_of_the_newest_weights_also_of_those_that_are_noted(tmp_path):
+def test_the_epoch_is_that_of_the_newest_weights(tmp_path):
     position = Position(str(tmp_path), 0)
     assert position.epoch == 0
     position.moved(written(tmp_path, 4, epoch=2))
     assert position.epoch == 2
-    position.noted = written(tmp_path, 5, epoch=3)
+    position.moved(written(tmp_path, 5, epoch=3))
     assert position.epoch == 3
 
 

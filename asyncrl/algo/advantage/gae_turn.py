@@ -50,21 +50,19 @@ def turn_gae(
     gamma: float,
     lam: float,
     bootstrap: Tensor | None = None,
-    next_values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`(advantages, returns)` [B,T]. Outside turns the advantage is 0 and the return is the value.
 
-    next_values: [B,T] what V_{k+1} is read from, by default `values`; `bootstrap` [B] is its value of what follows.
+    bootstrap: [B] value of what follows the last turn.
     """
     rewards, turn_values, present = turn_sums(token_rewards, values, turn_ids)
-    following = turn_values if next_values is None else turn_sums(token_rewards, next_values, turn_ids)[1]
     next_value = torch.zeros_like(values[:, 0]) if bootstrap is None else bootstrap.to(values.dtype)
     running = torch.zeros_like(next_value)
     per_turn = torch.zeros_like(turn_values)
     for k in reversed(range(turn_values.shape[1])):
         delta = rewards[:, k] + gamma * next_value - turn_values[:, k]
         running = torch.where(present[:, k], delta + gamma * lam * running, running)
-        next_value = torch.where(present[:, k], following[:, k], next_value)
+        next_value = torch.where(present[:, k], turn_values[:, k], next_value)
         per_turn[:, k] = running
     inside = turn_ids >= 0
     slots = turn_ids.clamp(min=0).long()

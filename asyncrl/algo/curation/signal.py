@@ -34,3 +34,8 @@ QUANTITIES: dict[str, Callable[[Trajectory], Any]] = {
     "matches": lambda t: tuple(turn.matches for turn in t.turns),
 }
 """How each of `asyncrl.algo.needs.COMPARED` is read from a trajectory, as a value that can be hashed."""
+
+
+def succeeded(trajectory: Trajectory) -> bool:
+    """Return the environment's verdict or, where it gives none, whether the reward is above 0."""
+    return trajectory.reward > 0 if trajectory.success is None else trajectory.success

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from asyncrl.algo.curation.early_end import succeeded
+from asyncrl.algo.curation.signal import succeeded
 from asyncrl.types import Group, Task, Trajectory
 
 _WITH_SIBLINGS = ("rollout", "branch_of")

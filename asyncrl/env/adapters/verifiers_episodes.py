@@ -22,9 +22,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# Tasksets are found in the folder that asyncrl was started in, also by the tool servers that they start.
-sys.path.insert(0, os.getcwd())
-os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+# Tasksets are found in the folder that asyncrl was started in, after what is installed: a file there may have the name
+# of a module that a library means. The tool servers that they start find them there, too.
+sys.path.append(os.getcwd())
+os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()])
 
 import verifiers.v1 as vf
 from aiohttp import web

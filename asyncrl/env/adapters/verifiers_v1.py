@@ -23,9 +23,9 @@ import httpx
 from asyncrl.env.adapters.calls import assistant_message
 from asyncrl.env.adapters.requirements import AdapterEnv
 from asyncrl.env.adapters.verifiers import plain
-from asyncrl.helper_process import HelperProcess
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.helper_process import HelperProcess
 from asyncrl.http_clients import async_client
 from asyncrl.types import Message, Task
 

@@ -6,8 +6,12 @@ import asyncio
 import inspect
 import reprlib
 from collections.abc import Callable
+from contextlib import nullcontext
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
+from asyncrl.agent_time import of_step
 from asyncrl.env.hosting.failures import sort_failure
 from asyncrl.env.hosting.threads import SessionThread
 from asyncrl.env.protocol import Env
@@ -54,7 +58,14 @@ class EnvCalls:
             raise sort_failure(self.name, "construction", error) from error
 
     async def call(self, what: str, timeout_s: float, *arguments: Any) -> Any:
-        """Call method `what`. Raises `DeadlineError`, or its exception as an `EpisodeError`."""
+        """Call method `what`. Raises `DeadlineError`, or its exception as an `EpisodeError`.
+
+        What an agent has started in a step gets a share of its time (`asyncrl.agent_time`).
+        """
+        with of_step(timeout_s) if what == "step" else nullcontext():
+            return await self._call(what, timeout_s, *arguments)
+
+    async def _call(self, what: str, timeout_s: float, *arguments: Any) -> Any:
         method = getattr(self.env, what)
         try:
             if what in self._native:
@@ -89,7 +100,7 @@ class EnvCalls:
             return method()
         if self._thread is None:
             self._thread = SessionThread(f"env {self.name}")
-        future = self._thread.submit(method)
+        future = self._thread.submit(partial(copy_context().run, method))
         try:
             return await self._within(asyncio.shield(future), what, timeout_s)
         except DeadlineError:

@@ -16,7 +16,9 @@ EXPECTED = r"question or problem, and answer (GSM8K's may end in '#### N') or a 
 ANSWERS = ("answer", "Answer", "expected_answer")
 IDS = ("unique_id", "id", "ID")
 TAGS = ("type", "subject")
-READ = frozenset((*QUESTIONS, *BEFORE, *AFTER, *CHOICES, *ANSWERS, *IDS, *TAGS, "solution", "idx", "url", "year"))
+READ = frozenset(
+    (*QUESTIONS, *BEFORE, *AFTER, *CHOICES, *ANSWERS, *IDS, *TAGS, "solution", "idx", "url", "year")
+)
 """Fields that are part of the task, or that say nothing of its question. Others are named when a file is read."""
 BOX = re.compile(r"\\(?:boxed|fbox)\b")
 

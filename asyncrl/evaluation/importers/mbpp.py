@@ -17,7 +17,5 @@ EXPECTED = (
 def read(record: Mapping[str, Any]) -> Imported:
     """See `Importer.read`."""
     tests = program_tests({"test_list": record["test_list"], **record})
-    statement = (
-        f"{text(record, 'text', 'prompt')}\n\nIt must pass this test:\n```python\n{record['test_list'][0]}\n```"
-    )
+    statement = f"{text(record, 'text', 'prompt')}\n\nIt must pass this test:\n```python\n{record['test_list'][0]}\n```"
     return Imported(str(record.get("task_id", "")), {"statement": statement, **tests})

@@ -92,7 +92,7 @@ def import_tasks(name: str, path: str | Path) -> list[Task]:
         where, why = next(iter(never.items()))
         raise InputError(
             f"{where}: {why}; {len(never)} of {len(never) + len(tasks)} records have an answer that nothing can match: "
-            "mend them or leave them out"
+            f"mend them or leave them out; expected: {module.EXPECTED}"
         )
     if not tasks:
         raise InputError(f"{path}: holds no task; expected: {module.EXPECTED}")

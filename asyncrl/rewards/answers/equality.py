@@ -57,15 +57,56 @@ Plan = bool | Ask | Every | Some | Matching
 
 _CHOICE = re.compile(r"\(?([A-Z])\)?[.:]?")
 _CHOSEN = re.compile(
-    r"(?:(?:option|choice|answer)\s?:?\s?)?(?:\(([A-Za-z])\)|([A-Za-z])\s?[).:]|([A-Za-z])(?=\s*$))(?!\w)(.*)", re.IGNORECASE | re.DOTALL
-)  # fmt: skip
+    r"(?:(?:option|choice|answer)\s?:?\s?)?"
+    r"(?:\(([A-Za-z])\)|([A-Za-z])\s?[).:]|([A-Za-z])(?=\s*$))(?!\w)(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 _NEXT_CHOICE = re.compile(r"(?:^|[\s,;(])[A-J]\s?[).](?:\s|,|$)|\([A-J]\)")
+_LETTERS = re.compile(r"[A-Za-z]+")
+_GREEK = re.compile(
+    r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle|triangle|Delta|Omega)(?![A-Za-z])"
+)
+_MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
-_FUNCTIONS = set(
-    "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln lg exp sqrt pi min max mod gcd lcm inf infty oo "
-    "det lim dx dy dt deg abs floor ceil frac cdot times".split()
-)
+_FUNCTIONS = {
+    *(
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "log",
+        "ln",
+        "lg",
+    ),
+    *(
+        "exp",
+        "sqrt",
+        "pi",
+        "min",
+        "max",
+        "mod",
+        "gcd",
+        "lcm",
+        "inf",
+        "infty",
+        "oo",
+        "det",
+        "lim",
+        "dx",
+        "dy",
+        "dt",
+    ),
+    *("deg", "abs", "floor", "ceil", "frac", "cdot", "times"),
+}
 _BASE = re.compile(r"([0-9A-F]{1,200})\s?_\s?\{?\s?(\d{1,3})\s?\}?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?\s?(?:[ap]\.?\s?m\.?)?", re.IGNORECASE)
 _RATIO = re.compile(r"(\d{1,50}(?:\.\d{1,20})?)\s?:\s?(\d{1,50}(?:\.\d{1,20})?)")
@@ -77,17 +118,39 @@ _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|cong|doteq)(?![A-Za-z])|~=|≈")
 _RELATION = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t|eqslant)?(?![A-Za-z])|\\n(?:e|eq)(?![A-Za-z])")
 _AND = re.compile(r"\s+(?:and|or)\s+")
+_COUNTED = re.compile(
+    r"\s*(?:degree|%|(?<![\\A-Za-z])(?:cm|km|mm|meters?|inches|feet|units?|square units?|cubic units?|dollars?|hours?|"
+    r"minutes?|seconds?|days?|years?)(?:\s?\^\s?\{?[23]\}?)?)\s*$"
+)
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
 
 def plan(gold: str, answer: str) -> Plan:
     """Return whether the answer is the right one, or what computer algebra must be asked to know."""
-    left, right = canonical(gold), canonical(answer)
+    if max(len(gold), len(answer)) > 4 * EXPRESSION_CHARACTERS:
+        return gold.strip() == answer.strip()
+    # "x \\in (0, 1)" says the interval.
+    left, right = (_MEMBER.sub("", canonical(text), count=1) for text in (gold, answer))
     if not left or not right:
         return False
     if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
         return left == right
-    return _same(left, right)
+    found = _same(left, right)
+    settled = None if needed(found) else settle(found, {})
+    return found if settled is None else settled
+
+
+def is_number(number: int, answer: str | None) -> bool:
+    """Return True if an answer is this whole number, or a calculation that ends in it ("2 + 3 = 5").
+
+    Stricter than `plan`, for environments that ask for a whole number: in ASCII digits, without a decimal point.
+    """
+    if answer is None or len(answer) > EXPRESSION_CHARACTERS:
+        return False
+    if any(character.isdecimal() and not character.isascii() for character in answer):
+        return False
+    given = read_canonical(canonical(_sides(canonical(answer))[-1]))
+    return given is not None and not given.is_decimal and given.value == number
 
 
 def never_right(gold: str) -> str | None:
@@ -102,7 +165,7 @@ def never_right(gold: str) -> str | None:
 
 def unreadable(gold: str) -> str | None:
     """Return why no answer can be right where this is the right one, as far as that is seen without parsing it."""
-    text = canonical(gold)
+    text = canonical(gold[: 4 * EXPRESSION_CHARACTERS])
     if not text:
         return "the answer is empty"
     if text.casefold() in ("nan", "null", "none", "n/a"):
@@ -147,7 +210,9 @@ def is_words(text: str) -> bool:
     if not words:
         return False
     # In a formula letters stand beside digits and signs: "2ab", "xy + 1".
-    return not re.search(r"[\^+*=<>|\\]|\d[A-Za-z]|[A-Za-z]\(|\w/|-\s?\w|_", text) or any(len(w) > 3 for w in words)
+    return not re.search(r"[\^+*=<>|\\]|\d[A-Za-z]|[A-Za-z]\(|\w/|-\s?\w|_", text) or any(
+        len(w) > 3 for w in words
+    )
 
 
 def _same(gold: str, answer: str) -> Plan:
@@ -164,7 +229,9 @@ def _same(gold: str, answer: str) -> Plan:
         if given is not None:
             return same_quantity(number, given)
     if (ratio := _RATIO.fullmatch(gold)) is not None:
-        return _ratio(ratio) == (_ratio(given_ratio) if (given_ratio := _RATIO.fullmatch(answer)) else _value(answer))
+        return _ratio(ratio) == (
+            _ratio(given_ratio) if (given_ratio := _RATIO.fullmatch(answer)) else _value(answer)
+        )
     if _has_equation(answer) or _has_equation(gold):
         return _same_equation(gold, answer)
     left, right = _list_of(gold), _list_of(answer)
@@ -173,7 +240,7 @@ def _same(gold: str, answer: str) -> Plan:
         return Ask(gold, answer) if left is None or right is None else _same_list(left, right)
     if left is not None or right is not None:
         return _same_list(left or ("", [gold]), right or ("", [answer]))
-    if number is None and is_words(gold) or is_words(answer):
+    if (number is None and is_words(gold)) or is_words(answer):
         return bool(_tokens(gold)) and _tokens(gold) == _tokens(answer)
     return Ask(_without_unit(gold), _without_unit(answer))
 
@@ -191,7 +258,10 @@ def chosen(answer: str) -> str:
 def _tokens(text: str) -> list[str]:
     """Return words, numbers and signs in order, without case, punctuation and leading articles."""
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text.casefold())
-    found = [token.replace("{", "").replace("}", "") for token in _TOKENS.findall(re.sub(r"_\s?\{\s?(\w+)\s?\}", r"_\1", text))]
+    found = [
+        token.replace("{", "").replace("}", "")
+        for token in _TOKENS.findall(re.sub(r"_\s?\{\s?(\w+)\s?\}", r"_\1", text))
+    ]
     return found[1:] if len(found) > 1 and found[0] in ("the", "a", "an") else found
 
 
@@ -212,7 +282,10 @@ def _sides(text: str) -> list[str]:
     """Return what stands between the "=" of a chain, outside brackets."""
     sides, start, depth, place = [], 0, 0, 0
     for found in _EQUALS.finditer(text):
-        depth += sum({"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(one, 0) for one in text[place : found.start()])
+        depth += sum(
+            {"{": 1, "(": 1, "[": 1, "}": -1, ")": -1, "]": -1}.get(one, 0)
+            for one in text[place : found.start()]
+        )
         place = found.start()
         if depth == 0:
             sides.append(text[start:place])
@@ -227,7 +300,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
     if left is not None and right is not None and len(left[1]) == len(right[1]):
         return _same_list(left, right)
     sides, given = _sides(gold), _sides(answer)
-    if left is None and right is not None or left is not None and len(given) == 1:
+    if (left is None and right is not None) or (left is not None and len(given) == 1):
         return False
     if len(sides) == 1:
         return _same_chain(gold, answer)
@@ -247,7 +320,10 @@ def _same_chain(gold: str, answer: str) -> Plan:
     """Compare a value with a chain: each side of the answer that is no name must be that value."""
     exact, *rounded = _APPROXIMATELY.split(answer)
     sides = [side.strip() for side in _sides(exact)]
-    values = [side for place, side in enumerate(sides) if side and not (place == 0 and len(sides) > 1 and _is_name(side))]
+    # "a + b = 2 + 3 = 5": what is named or has variables says how, the others are values.
+    values = [side for side in sides[:-1] if side and not _is_name(side)] + [
+        side for side in sides[-1:] if side
+    ]
     if len(sides) == 1 and rounded and _is_name(sides[0]):
         # "x ≈ 0.33" names a value.
         values, rounded = [rounded[0].strip()], rounded[1:]
@@ -273,8 +349,12 @@ def _is_symbol(text: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether the first side of a chain names what is computed: "x", "f(2)", "the total", "5 apples + 3 apples"."""
-    return _is_symbol(text) or is_words(text)
+    """Whether a side of a chain names what is computed, or has variables: "x", "f(2)", "the total", "a + b"."""
+    if _is_symbol(text) or is_words(text) or _GREEK.search(text):
+        return True
+    rest = _COMMAND.sub(" ", text)
+    known = (_FUNCTIONS - {"dx", "dy", "dt"}) | {"e", "i"}
+    return any(word not in known for word in _LETTERS.findall(rest))
 
 
 def _list_of(text: str) -> tuple[str, list[str]] | None:
@@ -305,7 +385,7 @@ def _closes_at_end(text: str) -> bool:
 
 
 def _split(text: str) -> list[str] | None:
-    """Split at commas, semicolons, "and" and "or" outside brackets; None where brackets do not match or a part is empty."""
+    """Split at commas, semicolons, "and" and "or" outside brackets; None where a part is empty or brackets differ."""
     parts, start, depth = [], 0, 0
     for place, character in enumerate(text):
         if character in "([{":
@@ -320,7 +400,9 @@ def _split(text: str) -> list[str] | None:
     if depth:
         return None
     parts.append(text[start:])
-    split = [piece for part in parts for piece in (_AND.split(part) if not re.search(r"[(\[{]", part) else [part])]
+    split = [
+        piece for part in parts for piece in (_AND.split(part) if not re.search(r"[(\[{]", part) else [part])
+    ]
     members = [re.sub(r"^(?:and|or)\s+", "", part.strip()) for part in split]
     if len(members) > 1 and not members[-1]:
         members.pop()
@@ -345,8 +427,7 @@ def _same_list(gold: tuple[str, list[str]], answer: tuple[str, list[str]]) -> Pl
 
 def _without_unit(text: str) -> str:
     """Return an expression without the word or sign at its end that counts it: "2\\pi cm", "\\sqrt 2 degree"."""
-    text = re.sub(r"\s*(?:degree|%|(?<![\\A-Za-z])(?:cm|km|mm|meters?|inches|feet|units?|square units?|cubic units?|dollars?|hours?|minutes?|seconds?|days?|years?)(?:\s?\^\s?\{?[23]\}?)?)\s*$", "", text)  # fmt: skip
-    return text.strip()
+    return _COUNTED.sub("", text).strip()
 
 
 def needed(of: Plan) -> Sequence[Ask]:

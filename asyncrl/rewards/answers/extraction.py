@@ -8,9 +8,10 @@ taken from inside reasoning, quoted boxes and empty ones are none.
 
 from __future__ import annotations
 
+import collections
 import re
 
-from asyncrl.rewards.answers.normalisation import plain_characters, without_remarks
+from asyncrl.rewards.answers.normalisation import without_pictures, without_remarks
 from asyncrl.rewards.answers.quantities import read_quantity
 
 REASONING = (
@@ -26,6 +27,8 @@ REASONING = (
 """Marks of reasoning, opening and closing."""
 ANSWER_CHARACTERS = 2000
 """Of one answer; a longer one is cut."""
+SEARCHED_CHARACTERS = 20_000
+"""At the end of a completion, where "the answer is" is looked for."""
 SPAN_CHARACTERS = 400
 """Of the text after "the answer is"."""
 
@@ -35,8 +38,11 @@ _BETWEEN = re.compile(
     r"(?:[\s$,;&=~]|\\q?quad|\\[,;:! ()\[\]]|\\\\|\\?\band\b|\bor\b|\\text\s?\{\s{0,4}(?:and|or|,)\s{0,4}\}|"
     r"(?<![A-Za-z])[A-Za-z](?:_\w)? ?=){0,60}"
 )
-_PLACEHOLDER = {"", "...", "…", r"\ldots", r"\dots", r"\cdots", r"\cdot", "?", "answer", "your answer", "final answer",
-                "your final answer", "the answer", "number", "result", r"\text{answer}", r"\text{your answer}"}  # fmt: skip
+_PLACEHOLDER = {
+    *("", "...", "…", r"\ldots", r"\dots", r"\cdots", r"\cdot", "?", "number", "result"),
+    *("answer", "your answer", "final answer", "your final answer", "the answer"),
+    *(r"\text{answer}", r"\text{your answer}"),
+}
 _MARK = re.compile(
     r"(?:\banswers?\b(?: (?:to|for|of) [^.\n:=]{0,100}?)?[ *_]{0,4}"
     r"(?:\b(?:is|are|was|were|would be|will be|equals?)\b(?: \b(?:therefore|thus|then|indeed|simply))?|:|=|：|\n)"
@@ -46,13 +52,22 @@ _MARK = re.compile(
 _BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*")
 _FORMULA = re.compile(r"\$\$?([^$\n]{1,400})\$\$?|\\\(([^\n]{1,400}?)\\\)|\\\[([^\n]{1,400}?)\\\]")
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+−–]?[$€£]?(?:\d[\d,]{0,60}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,30})?(?:e[-+]?\d{1,4})?%?", re.IGNORECASE
-)  # fmt: skip
+    r"(?<![\w.])[-+−–]?[$€£]?(?:\d[\d,]{0,60}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,30})?(?:e[-+]?\d{1,4})?%?",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_FORMULA_WORDS = ("and", "sqrt", "sin", "cos", "tan", "log", "exp")
 _HEADING = re.compile(r"\d+[.)]\s+\S")
-_CUT = re.compile(r"(?:[.!?](?=\s+[A-Z*#(]|\s*$)|,? (?:because|since|which|so that|as|where|not|rather than)\b|[.,] (?=\*\*)).*", re.DOTALL)  # fmt: skip
+_CUT = re.compile(
+    r"(?:[.!?](?=\s+[A-Z*#(]|\s*$)|"
+    r",? (?:because|since|which|so that|as|where|not|rather than)\b|[.,] (?=\*\*)).*",
+    re.DOTALL,
+)
 _LEAD = re.compile(
-    r"^(?:[\s*_:=]|(?:therefore|thus|hence|so|about|approximately|exactly|equal to|simply|that|it is)\b[ ,]?){1,12}", re.IGNORECASE
-)  # fmt: skip
+    r"^(?:[\s*_:=]|"
+    r"(?:therefore|thus|hence|so|about|approximately|exactly|equal to|simply|that|it is)\b[ ,]?){1,12}",
+    re.IGNORECASE,
+)
 
 
 def after_reasoning(text: str) -> str:
@@ -122,7 +137,11 @@ def _is_quoted(text: str, start: int, end: int, inner: int, inner_end: int) -> b
     if inner_end - inner < 40 and (content.casefold() in _PLACEHOLDER or not content):
         return True
     before, after = text[max(0, start - 2) : start].rstrip("$"), text[end : end + 2].lstrip("$")
-    return bool(before) and bool(after) and (before[-1], after[0]) in {("`", "`"), ('"', '"'), ("“", "”"), ("'", "'")}
+    return (
+        bool(before)
+        and bool(after)
+        and (before[-1], after[0]) in {("`", "`"), ('"', '"'), ("“", "”"), ("'", "'")}
+    )
 
 
 def _tagged(text: str) -> str | None:
@@ -149,9 +168,8 @@ def _hashed(text: str) -> str | None:
 
 def _marked(text: str) -> str | None:
     """Return what follows the last "the answer is"."""
-    last = None
-    for last in _MARK.finditer(text):
-        pass
+    text = text[-SEARCHED_CHARACTERS:]
+    last = _last(_MARK, text)
     if last is None:
         return None
     span = text[last.end() : last.end() + SPAN_CHARACTERS].lstrip("\n\r *:=")
@@ -174,11 +192,11 @@ def _plain(text: str) -> str | None:
     lines = [line for line in text[-4000:].splitlines() if line.strip(" *_-#=`")]
     if not lines:
         return None
-    last = plain_characters(without_remarks(lines[-1])).strip()
+    last = without_pictures(without_remarks(lines[-1])).strip()
     for bold in reversed(_BOLD.findall(last)):
         if _is_value(bold.strip(" .:")):
             return str(bold).strip(" .:")
-    whole = _LEAD.sub("", last).strip(" .*_`")
+    whole = _LEAD.sub("", last).strip(" .!*_`")
     if _is_value(whole):
         return whole
     for line in reversed(lines):
@@ -191,18 +209,19 @@ def _is_value(text: str) -> bool:
     """Whether a text is an answer as it stands: a quantity, a formula, a list of them, or one or two words."""
     if read_quantity(text) is not None:
         return True
-    words = [word for word in re.findall(r"(?<!\\)\b[A-Za-z]{3,}\b", text) if word.lower() not in ("and", "sqrt", "sin", "cos", "tan", "log", "exp")]  # fmt: skip
+    words = [word for word in _WORD.findall(text) if word.lower() not in _FORMULA_WORDS]
     return len(words) <= (2 if len(text) < 40 and not re.search(r"\d", text) else 0)
 
 
 def _last_in(line: str) -> str | None:
     """Return the last formula of a line, else its last number."""
-    formula = None
-    for formula in _FORMULA.finditer(line):
-        pass
+    formula = _last(_FORMULA, line)
     if formula is not None:
         return next(group for group in formula.groups() if group is not None).strip()
-    number = None
-    for number in _NUMBER.finditer(line):
-        pass
+    number = _last(_NUMBER, line)
     return number[0].strip() if number is not None else None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    found = collections.deque(pattern.finditer(text), maxlen=1)
+    return found[0] if found else None

@@ -1,4 +1,4 @@
-r"""The right answer of a row, as data sets publish it: a column of its own, `#### 18`, a solution with `\boxed{...}`."""
+r"""The right answer of a row, as data sets publish it: its own column, `#### 18`, a solution with `\boxed{...}`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 
 from asyncrl.rewards.answers.extraction import boxed
 
-COLUMNS = ("answer", "Answer", "expected_answer", "final_answer", "ground_truth", "target", "label", "solution")
+COLUMNS = (
+    "answer",
+    "Answer",
+    "expected_answer",
+    "final_answer",
+    "ground_truth",
+    "target",
+    "label",
+    "solution",
+)
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 
 

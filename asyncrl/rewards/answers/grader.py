@@ -80,7 +80,10 @@ class Graders:
             process.wait()
 
     def _settled(self, gold: str, answer: str, wanted: Any, verdicts: dict[Ask, str]) -> bool:
-        known = {ask: {"true": True, "false": False, "unread": False}.get(verdict) for ask, verdict in verdicts.items()}
+        known = {
+            ask: {"true": True, "false": False, "unread": False}.get(verdict)
+            for ask, verdict in verdicts.items()
+        }
         if (outcome := settle(wanted, known)) is not None:
             return outcome
         for ask, verdict in verdicts.items():
@@ -118,7 +121,11 @@ class Graders:
         if self._process is None or self._process.poll() is not None:
             command = [sys.executable, "-P", str(MAIN), str(SLOTS)]
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=few_variables(), start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=few_variables(),
+                start_new_session=True,
             )
             timer = threading.Timer(START_S, process.kill)
             timer.start()

@@ -4,9 +4,9 @@
 
 Reads JSON lines `{"id", "op", "gold", "answer", "patient"}` and writes `{"id", "verdict"}`: "true", "false", "cut" (it
 took all the CPU time or memory that one comparison has), "late" (it had no CPU time for long), "unread" (the gold could
-not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has everything imported. One that needs
-longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is worth that (`patient`), so that
-hanging ones cost the others little.
+not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has everything imported. One that
+needs longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is worth that (`patient`), so
+that hanging ones cost the others little.
 This file imports nothing of asyncrl.
 """
 
@@ -27,6 +27,14 @@ WALL_S = 25.0
 MEMORY_BYTES = 1024**3
 """Beyond what the server itself has."""
 TOLERANCE = 1e-6
+"""Relative, between a decimal and what no decimal can be."""
+WARM = (
+    ("x^2+1", "1+x^2"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"\sqrt{2}", "1.41421356"),
+    ("(1,2]", r"\{1,2\}"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3"),
+)
 DIGITS = 60
 
 
@@ -76,7 +84,9 @@ def _equal(gold: Any, answer: Any) -> bool:
         return all(_equal(one, other) for one, other in zip(members, others, strict=True))
     if isinstance(gold, sympy.MatrixBase) and isinstance(answer, sympy.MatrixBase):
         same_shape = gold.shape == answer.shape
-        return same_shape and all(_equal(one, other) for one, other in zip(gold.flat(), answer.flat(), strict=True))
+        return same_shape and all(
+            _equal(one, other) for one, other in zip(gold.flat(), answer.flat(), strict=True)
+        )
     if isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq):
         return _same_equation(gold, answer)
     special = (Relational, sympy.Set, sympy.MatrixBase, sympy.Tuple, sympy.logic.boolalg.Boolean)
@@ -126,9 +136,7 @@ def _same_value(gold: Any, answer: Any) -> bool:
     if bool(gold.free_symbols) != bool(answer.free_symbols):
         return False
     difference = gold - answer
-    if sympy.simplify(difference) == 0 or sympy.expand(difference) == 0:
-        return True
-    return False
+    return bool(sympy.simplify(difference) == 0 or sympy.expand(difference) == 0)
 
 
 def _same_number(gold: Any, answer: Any) -> bool:
@@ -136,7 +144,12 @@ def _same_number(gold: Any, answer: Any) -> bool:
 
     if gold.is_Rational and answer.is_Rational:
         return bool(gold == answer)
-    if gold.is_infinite or answer.is_infinite or gold.has(sympy.nan, sympy.zoo) or answer.has(sympy.nan, sympy.zoo):
+    if (
+        gold.is_infinite
+        or answer.is_infinite
+        or gold.has(sympy.nan, sympy.zoo)
+        or answer.has(sympy.nan, sympy.zoo)
+    ):
         return bool(gold == answer)
     left, right = sympy.N(gold, DIGITS), sympy.N(answer, DIGITS)
     largest = max(abs(left), abs(right))
@@ -144,7 +157,11 @@ def _same_number(gold: Any, answer: Any) -> bool:
     if distance <= largest * sympy.Float(10) ** (5 - DIGITS):
         return True
     # A decimal stands for the number it was rounded from, if that is no decimal itself.
-    rounded = [one for one in (gold, answer) if one.is_Rational and one.q != 1 and _is_decimal(one.q) and len(str(one.p)) >= 6]
+    rounded = [
+        one
+        for one in (gold, answer)
+        if one.is_Rational and one.q != 1 and _is_decimal(one.q) and len(str(one.p)) >= 6
+    ]
     others = [one for one in (gold, answer) if not one.is_Rational]
     return bool(rounded and others and distance <= largest * TOLERANCE)
 
@@ -264,8 +281,7 @@ def main() -> None:
     import logging
 
     logging.disable(logging.CRITICAL)
-    for gold, answer in (("x^2+1", "1+x^2"), (r"\frac{1}{2}", "0.5"), (r"\sqrt{2}", "1.41421356"), ("(1,2]", r"\{1,2\}"),
-                         (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3")):  # fmt: skip
+    for gold, answer in WARM:
         # What is parsed once is parsed faster by every fork.
         compared("equal", gold, answer)
     os.write(1, b"ready\n")

@@ -13,7 +13,8 @@ _SIGNS = str.maketrans(
         "÷": "/", "∕": "/", "⁄": "/", "／": "/",
         **dict.fromkeys("≈≃≅", r"\approx "),
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt ", "±": r"\pm ",
-        "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "∅": r"\emptyset ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
+        "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "∅": r"\emptyset ",
+        "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
         "’": "'", "‘": "'", "“": '"', "”": '"', "％": "%", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
         "。": ".", "、": ",", "＝": "=", "＋": "+", "＄": "$",
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f", ""),
@@ -30,12 +31,17 @@ _GROUPED = re.compile(
 )
 _GROUP_MARK = re.compile(r"[^\d]+")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
-_SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathstrut|strut)(?![A-Za-z])\.?")
+_SIZES = re.compile(
+    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathstrut|strut)(?![A-Za-z])\.?"
+)
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|md|up|sl|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|boldsymbol|operatorname\*?|"
     r"bf|rm|emph|underline|bm|boxed|fbox)\s?\{([^{}]*)\}"
 )
 _DEGREES = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?:s)?(?![A-Za-z])")
+_POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(-])")
+"""Of Python; other pairs of stars are bold."""
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:positive )?infinity(?![A-Za-z])", re.IGNORECASE)
 _REMARK = re.compile(r"(?:(?<=\s)|^)\((?!\s*mod\b)[^()]{0,200}\)")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
@@ -51,12 +57,21 @@ def plain_characters(text: str) -> str:
     return unicodedata.normalize("NFKC", "".join(_digit(character) for character in text)).translate(_SIGNS)
 
 
+def without_pictures(text: str) -> str:
+    """Return the text with blanks for emoji, check marks and the like."""
+    return text if text.isascii() else "".join(" " if unicodedata.category(c) == "So" else c for c in text)
+
+
 def without_remarks(text: str) -> str:
     """Return the text without remarks in parentheses, such as "42 (not 41)" and "9 (apples)"."""
 
     def kept(found: re.Match[str]) -> str:
         inner = found[0]
-        return "" if "\\" not in inner and _WORD.search(inner) and not inner[1:].startswith(tuple("ABCDEFGHIJ")) else inner
+        return (
+            ""
+            if "\\" not in inner and _WORD.search(inner) and not inner[1:].startswith(tuple("ABCDEFGHIJ"))
+            else inner
+        )
 
     shorter = _REMARK.sub(kept, text)
     return shorter if shorter.strip() else text
@@ -64,7 +79,13 @@ def without_remarks(text: str) -> str:
 
 def canonical(text: str) -> str:
     """Return an answer as the comparison reads it: without delimiters, sizes, fonts, grouping of digits."""
-    text = plain_characters(text).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac").replace(r"\cfrac", r"\frac")
+    text = (
+        plain_characters(text)
+        .replace(r"\dfrac", r"\frac")
+        .replace(r"\tfrac", r"\frac")
+        .replace(r"\cfrac", r"\frac")
+    )
+    text = _INFINITY.sub(r" \\infty ", _POWER.sub("^", text))
     text = text.replace("bmatrix}", "pmatrix}").replace("{smallmatrix}", "{pmatrix}")
     text = _ungrouped(text)
     text = _SIZES.sub("", text)
@@ -73,11 +94,13 @@ def canonical(text: str) -> str:
         if shorter == text:
             break
         text = shorter
-    text = _DELIMITERS.sub(" ", text.replace(r"\%", "%").replace(r"\#", "#").replace("**", " ").replace("`", " "))
+    text = _DELIMITERS.sub(
+        " ", text.replace(r"\%", "%").replace(r"\#", "#").replace("**", " ").replace("`", " ")
+    )
     text = _DEGREES.sub(" degree ", text)
     text = _SPACES.sub(" ", text)
     text = without_remarks(text.strip())
-    return _ungrouped(text.strip().strip(",;:!").removesuffix(".").strip())
+    return _ungrouped(text.strip().strip(",;:").removesuffix(".").strip())
 
 
 def _ungrouped(text: str) -> str:
@@ -96,7 +119,7 @@ def _digit(character: str) -> str:
         return character
     if not character.isdecimal():
         # Emoji and check marks say nothing.
-        is_blank = character.isspace() and character != "\n" or unicodedata.category(character) == "So"
+        is_blank = (character.isspace() and character != "\n") or unicodedata.category(character) == "So"
         return " " if is_blank else character
     return str(unicodedata.decimal(character))
 

@@ -32,10 +32,13 @@ _FRACTION = re.compile(
     rf"\\frac\s?\{{\s?([-+]?{_DECIMAL})\s?\}}\s?\{{\s?([-+]?{_DECIMAL})\s?\}}|\\frac\s?(\d)\s?(\d)|"
     rf"\\frac\s?\{{\s?({_DECIMAL})\s?\}}\s?(\d)|\\frac\s?(\d)\s?\{{\s?({_DECIMAL})\s?\}})(?![\d.])"
 )
+_REPEATING = re.compile(rf"{_SIGN}(\d{{0,50}})\.(\d{{0,50}})\s?\\overline\s?\{{\s?(\d{{1,50}})\s?\}}")
 _NUMBER = re.compile(rf"{_SIGN}({_DECIMAL})(?![\d])")
 _WORDS = re.compile(r"[A-Za-z./*\- ]+|%")
 _EXPONENT_OF_UNIT = re.compile(r"\s?\^\s?\{?\s?[-+]?\d\s?\}?")
-_VARIABLE = re.compile(r"(?<![A-Za-z])(?:[a-zA-Z]|pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|min|max|mod|gcd|lcm|or|a\.?m|p\.?m|base|infty|infinity|oo)(?![A-Za-z])")
+_VARIABLE = re.compile(
+    r"(?<![A-Za-z])(?:[a-zA-Z]|pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|min|max|mod|gcd|lcm|or|a\.?m|p\.?m|base|infty|infinity|oo)(?![A-Za-z])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ class Quantity:
 
 def read_quantity(text: str) -> Quantity | None:
     """Return the number that a text is, with a unit or none; None for anything else."""
-    if len(text) > 2 * DIGITS or not any(character.isdecimal() or not character.isascii() for character in text):
+    if len(text) > 2 * DIGITS or not any(
+        character.isdecimal() or not character.isascii() for character in text
+    ):
         return None
     return read_canonical(canonical(text))
 
@@ -66,6 +71,9 @@ def read_canonical(text: str) -> Quantity | None:
     if number is None:
         return None
     value, end, is_decimal = number
+    if re.fullmatch(r"[A-Za-z]", text[end:]):
+        # "5 m" is five metres, "5m" five times m.
+        return None
     unit = _unit(text[end:])
     if unit is None:
         return None
@@ -123,13 +131,17 @@ def _number(text: str) -> tuple[Fraction, int, bool] | None:
             return _signed(sign, Fraction(digits) * _ten([exponent])), found.end(), True
         if found := _MIXED.match(text):
             sign, whole, *parts = found.groups()
-            top, bottom = [int(part) for part in parts if part is not None]
-            if 0 < top < bottom:
-                return _signed(sign, int(whole) + Fraction(top, bottom)), found.end(), False
+            part, of = [int(one) for one in parts if one is not None]
+            if 0 < part < of:
+                return _signed(sign, int(whole) + Fraction(part, of)), found.end(), False
         if found := _FRACTION.match(text):
             sign, *parts = found.groups()
             top, bottom = [Fraction(part.replace("+", "")) for part in parts if part is not None]
             return _signed(sign, top / bottom), found.end(), any("." in part for part in parts if part)
+        if found := _REPEATING.match(text):
+            sign, whole, before, repeated = found.groups()
+            rest = Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(before))
+            return _signed(sign, Fraction(f"{whole or 0}.{before or 0}") + rest), found.end(), False
         if found := _NUMBER.match(text):
             sign, digits = found.groups()
             return _signed(sign, Fraction(digits)), found.end(), "." in digits
@@ -187,13 +199,16 @@ def _short(word: str) -> str:
 
 
 _NAMES = {
-    "gram": "g", "kilogram": "kg", "kilo": "kg", "milligram": "mg", "pound": "lb", "lb": "lb", "ounce": "oz", "tonne": "t",
+    "gram": "g", "kilogram": "kg", "kilo": "kg", "milligram": "mg", "pound": "lb", "lb": "lb", "ounce": "oz",
+    "tonne": "t",
     "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm", "millimeter": "mm", "millimetre": "mm",
-    "kilometer": "km", "kilometre": "km", "inch": "inch", "inche": "inch", "foot": "ft", "feet": "ft", "yard": "yd", "mile": "mi",
+    "kilometer": "km", "kilometre": "km", "inch": "inch", "inche": "inch", "foot": "ft", "feet": "ft",
+    "yard": "yd", "mile": "mi",
     "second": "s", "sec": "s", "minute": "min", "min": "min", "hour": "h", "hr": "h", "day": "day", "week": "week",
     "month": "month", "year": "year", "yr": "year", "liter": "l", "litre": "l", "milliliter": "ml", "millilitre": "ml",
     "degree": "degree", "deg": "degree", "radian": "rad", "dollar": "dollar", "usd": "dollar", "cent": "cent",
-    "euro": "euro", "eur": "euro", "percent": "%", "per cent": "%", "pct": "%", "kph": "km/h", "mph": "mi/h", "newton": "N",
+    "euro": "euro", "eur": "euro", "percent": "%", "per cent": "%", "pct": "%", "kph": "km/h", "mph": "mi/h",
+    "newton": "N",
     "joule": "J", "watt": "W", "volt": "V", "celsius": "celsius", "fahrenheit": "fahrenheit", "kelvin": "K",
     "degree celsius": "celsius", "degree fahrenheit": "fahrenheit", "degree c": "celsius", "degree f": "fahrenheit",
     "hertz": "Hz", "pascal": "Pa", "mole": "mol", "ampere": "A", "ohm": "ohm",
@@ -211,9 +226,12 @@ _UNITS: dict[str, tuple[str, Fraction]] = {
     "mL": ("volume", Fraction(1)), "degree": ("degrees", Fraction(1)), "rad": ("radians", Fraction(1)),
     "dollar": ("dollars", Fraction(100)), "cent": ("dollars", Fraction(1)), "euro": ("euros", Fraction(1)),
     "%": ("percent", Fraction(1)), "celsius": ("celsius", Fraction(1)), "fahrenheit": ("fahrenheit", Fraction(1)),
-    "K": ("kelvin", Fraction(1)), "N": ("newton", Fraction(1)), "J": ("joule", Fraction(1)), "kJ": ("joule", Fraction(1000)),
-    "W": ("watt", Fraction(1)), "kW": ("watt", Fraction(1000)), "V": ("volt", Fraction(1)), "A": ("ampere", Fraction(1)),
-    "Hz": ("hertz", Fraction(1)), "Pa": ("pascal", Fraction(1)), "mol": ("mole", Fraction(1)), "ohm": ("ohm", Fraction(1)),
+    "K": ("kelvin", Fraction(1)), "N": ("newton", Fraction(1)), "J": ("joule", Fraction(1)),
+    "kJ": ("joule", Fraction(1000)),
+    "W": ("watt", Fraction(1)), "kW": ("watt", Fraction(1000)), "V": ("volt", Fraction(1)),
+    "A": ("ampere", Fraction(1)),
+    "Hz": ("hertz", Fraction(1)), "Pa": ("pascal", Fraction(1)), "mol": ("mole", Fraction(1)),
+    "ohm": ("ohm", Fraction(1)),
 }  # fmt: skip
 
 

@@ -1,18 +1,20 @@
 """Holds a program that a policy wrote and does what it is told: one JSON line in, one out. Runs inside a sandbox.
 
 The first line is `{"program", "preamble"}`, answered by `{"id": 0, "ok"}` or an error. Then `{"id", "do", ...}`, by
-`{"id", "value", "args"}` or `{"id", "error": [class, text]}`. It knows no test and no expected result. `values.py` stands
-before it in the same text.
+`{"id", "value", "args"}` or `{"id", "error": [class, text]}`. It knows no test and no expected result.
 """
 
 import io
 import json
 import os
+import site
 import sys
 import types
 from typing import Any
 
-_objects: dict[int, Any] = {}
+from asyncrl.rewards.programs.values import decode, encode
+
+_objects: dict[Any, Any] = {}
 
 
 def _refer(value: Any) -> int:
@@ -26,6 +28,8 @@ def _main() -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     sys.stdin, sys.stdout, sys.stderr = io.StringIO(), open(os.devnull, "w"), open(os.devnull, "w")  # noqa: SIM115
+    # exit() and quit(), which an interpreter without site lacks.
+    site.setquit()
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
 
@@ -68,7 +72,7 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
         if asked["name"] not in names:
             return {"missing": True}
         return {"value": encode(names[asked["name"]], _refer)}
-    target = decode(asked["target"], _objects.__getitem__) if "target" in asked else None
+    target: Any = decode(asked["target"], _objects.__getitem__) if "target" in asked else None
     args = [decode(one, _objects.__getitem__) for one in asked.get("args", [])]
     kwargs = {name: decode(one, _objects.__getitem__) for name, one in asked.get("kwargs", {}).items()}
     if what == "method":
@@ -77,19 +81,27 @@ def _done(asked: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
             _objects["_instance"] = names["Solution"]() if "Solution" in names else None
         owner = _objects["_instance"]
         target = getattr(owner, asked["name"]) if owner is not None else names[asked["name"]]
+    value: Any
     if what in ("call", "method"):
         value = target(*args, **kwargs)
     elif what == "attribute":
         value = getattr(target, asked["name"])
     elif what == "set":
-        value = setattr(target, asked["name"], args[0])
+        setattr(target, asked["name"], args[0])
+        value = None
     else:
-        value = {"iter": iter, "next": next, "len": len, "str": str, "repr": repr, "hash": hash,
-                 "getitem": lambda one, key: one[key], "contains": lambda one, item: item in one,
-                 "setitem": lambda one, key, item: one.__setitem__(key, item)}[what](target, *args)  # fmt: skip
+        does: dict[str, Any] = {
+            **{"iter": iter, "next": next, "len": len, "str": str},
+            "getitem": lambda one, key: one[key],
+            "setitem": lambda one, key, item: one.__setitem__(key, item),
+        }
+        value = does[what](target, *args)
     after = [encode(one, _refer) for one in args]
-    changed = [one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)]
+    changed = [
+        one if one != before else None for one, before in zip(after, asked.get("args", []), strict=True)
+    ]
     return {"value": encode(value, _refer), "args": changed}
 
 
-_main()
+if __name__ == "__main__":
+    _main()

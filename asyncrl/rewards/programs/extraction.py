@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 from asyncrl.rewards.answers.extraction import after_reasoning
 
-_DEFINED = re.compile(r"^[ \t]{0,40}(?:async[ \t]{1,4})?(?:def|class)[ \t]{1,8}(\w{1,200})|^(\w{1,200})[ \t]{0,4}=", re.MULTILINE)
+_DEFINED = re.compile(
+    r"^[ \t]{0,40}(?:async[ \t]{1,4})?(?:def|class)[ \t]{1,8}(\w{1,200})|^(\w{1,200})[ \t]{0,4}=",
+    re.MULTILINE,
+)
 
 
 def blocks(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 | tests | how |
 |---|---|
-| `check`, a benchmark's own Python | runs in a second sandbox and calls the program in the first; values cross as JSON |
+| `check`, a benchmark's own Python | runs in a second sandbox and calls the program in the first |
 | calls with expected results | the program is called; its results are compared here |
 | inputs and expected outputs | the program runs on each input; its output is compared here |
 
@@ -12,6 +12,7 @@ Time that a program takes, sleeping or not, is the program's. What exceeds its l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import time
@@ -22,11 +23,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import DeadlineError
+from asyncrl.errors import ConflictError, DeadlineError
 from asyncrl.rewards.programs.packages import environment, mounts
 from asyncrl.rewards.programs.values import decode, encode
 from asyncrl.rewards.protocol import NotJudged
-from asyncrl.sandbox.backends import choose, open_sandbox
+from asyncrl.sandbox.backends import choose, open_sandbox, probe
 from asyncrl.sandbox.protocol import MIB, Limits, ReadEnd, SandboxProcess, SandboxSpec
 from asyncrl.time_budget import remaining_s
 
@@ -37,10 +38,10 @@ MESSAGE_BYTES = 8 * MIB
 MEMORY_BYTES = 1024 * MIB
 ADDRESS_BYTES = 4096 * MIB
 
-PREAMBLE_MODULES = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
-    "builtins typing"
-).split()
+PREAMBLE_MODULES = [
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing"),
+]
 PREAMBLE = (
     "\n".join(f"from {name} import *" for name in PREAMBLE_MODULES)
     + "\nimport "
@@ -91,13 +92,18 @@ async def judge_check(
         why = await candidate.load(program, prefix, ends)
         if why:
             return Verdict((False,), why)
-        await tests.send({"check": check, "prefix": prefix, "functions": list(functions)})
+        await tests.send({"check": check, "prefix": prefix, "functions": list(functions)}, ends)
         while True:
             try:
                 said = await tests.receive(ends)
             except _Silent as error:
                 # It waits for the program, or for what it made of its results: either is the program's.
-                return Verdict((False,), "time limit exceeded" if error.timed_out else "the tests ended with the program's results")
+                return Verdict(
+                    (False,),
+                    "time limit exceeded"
+                    if error.timed_out
+                    else "the tests ended with the program's results",
+                )
             if "verdict" in said:
                 if said["verdict"] in ("broken", "unsendable"):
                     raise NotJudged(f"{said['why']}: not judged")
@@ -106,7 +112,7 @@ async def judge_check(
                 reply = await candidate.ask(said["ask"], ends)
             except _Silent as error:
                 return Verdict((False,), str(error))
-            await tests.send(reply)
+            await tests.send(reply, ends)
 
 
 async def judge_calls(
@@ -132,7 +138,12 @@ async def judge_calls(
         passed: list[bool] = []
         for number, (arguments, expected) in enumerate(tests, 1):
             ends = time.monotonic() + remaining_s(time_limit_s)
-            asked = {"id": number, "do": "method", "name": name, "args": [encode(one, _no_object) for one in arguments]}
+            asked = {
+                "id": number,
+                "do": "method",
+                "name": name,
+                "args": [encode(one, _no_object) for one in arguments],
+            }
             try:
                 reply = await candidate.ask(asked, ends)
             except _Silent as error:
@@ -149,7 +160,10 @@ async def judge_outputs(
     """Run the program on each input, in order, and compare what it prints by `same_output`. See `judge_calls`."""
     if (why := _unusable(program)) is not None:
         return Verdict((), why)
-    backend = (await choose(sandbox)).backend
+    # A warm interpreter forks for each test.
+    backend = (
+        "zygote" if sandbox == "auto" and (await probe("zygote")).works else (await choose(sandbox)).backend
+    )
     code = WRAPPED.format(preamble=PREAMBLE, program=program)
     async with await open_sandbox(backend, await _spec(backend)) as box:
         passed: list[bool] = []
@@ -170,7 +184,7 @@ async def judge_outputs(
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Return True if two outputs agree by LiveCodeBench's rule: line by line without blanks around, numbers as decimals."""
+    """Return True if two outputs agree by LiveCodeBench's rule: line by line, without blanks, numbers as decimals."""
     left, right = ([line.strip() for line in text.strip().split("\n")] for text in (printed, expected))
     return len(left) == len(right) and all(
         one == other or _same_decimals(one, other) for one, other in zip(left, right, strict=True)
@@ -223,12 +237,10 @@ class _Process:
     def __init__(self, process: SandboxProcess) -> None:
         self._process = process
 
-    async def send(self, message: Any) -> None:
-        try:
-            await self._process.send(json.dumps(message).encode() + b"\n", START_S)
-        except Exception as error:
-            # It has ended or does not read; the next `receive` says so.
-            del error
+    async def send(self, message: Any, ends: float) -> None:
+        # One that has ended or does not read is found by the next `receive`.
+        with contextlib.suppress(ConflictError, DeadlineError):
+            await self._process.send(json.dumps(message).encode() + b"\n", max(0.01, ends - time.monotonic()))
 
     async def receive(self, ends: float) -> dict[str, Any]:
         """Return the next line. Raises `_Silent`."""
@@ -250,19 +262,19 @@ class _Process:
 
     async def load(self, program: str, preamble: str, ends: float) -> str:
         """Have it run a program's definitions; return what is wrong with them."""
-        await self.send({"program": program, "preamble": preamble})
+        await self.send({"program": program, "preamble": preamble}, ends)
         try:
             said = await self.receive(ends)
         except _Silent as error:
             return str(error)
         if said.get("id") != 0 or "ok" not in said:
-            error = said.get("error")
-            return ": ".join(map(str, error)) if isinstance(error, list) else "the program wrote something else"
+            told = said.get("error")
+            return ": ".join(map(str, told)) if isinstance(told, list) else "the program wrote something else"
         return ""
 
     async def ask(self, asked: dict[str, Any], ends: float) -> dict[str, Any]:
         """Return the reply to a request. Raises `_Silent`."""
-        await self.send(asked)
+        await self.send(asked, ends)
         said = await self.receive(ends)
         if said.get("id") != asked["id"] or not {"value", "error", "missing"} & set(said):
             raise _Silent("the program wrote something else than its result")
@@ -285,8 +297,14 @@ async def _start(stack: AsyncExitStack, sandbox: str, main: str) -> _Process:
 
 @functools.cache
 def _source(main: str) -> str:
+    """Return a driver as one text, which brings along the module that it imports: no file of asyncrl is inside."""
     folder = Path(__file__).parent
-    return (folder / "values.py").read_text() + "\n" + (folder / main).read_text()
+    values, driver = (folder / "values.py").read_text(), (folder / main).read_text()
+    name = "asyncrl.rewards.programs.values"
+    return (
+        f"import sys, types\nmodule = sys.modules[{name!r}] = types.ModuleType({name!r})\n"
+        f"exec(compile({values!r}, 'values.py', 'exec'), module.__dict__)\n{driver}"
+    )
 
 
 async def _spec(backend: str) -> SandboxSpec:
@@ -297,6 +315,6 @@ async def _spec(backend: str) -> SandboxSpec:
         address_space_bytes=ADDRESS_BYTES,
         output_bytes=MESSAGE_BYTES,
     )
-    return SandboxSpec(language="python", limits=limits, mounts=await mounts(backend), env=environment(backend))
-
-
+    return SandboxSpec(
+        language="python", limits=limits, mounts=await mounts(backend), env=environment(backend)
+    )

@@ -24,7 +24,9 @@ async def mounts(backend: str) -> tuple[Mount, ...]:
         return ()
     if backend not in _minor:
         async with await open_sandbox(backend, SandboxSpec()) as box:
-            found = await box.exec(["python3", "-S", "-c", "import sys; print(*sys.version_info[:2], sep='.')"])
+            found = await box.exec(
+                ["python3", "-S", "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
+            )
         _minor[backend] = found.text.strip()
     if _minor[backend] != f"{sys.version_info[0]}.{sys.version_info[1]}":
         return ()
@@ -33,7 +35,11 @@ async def mounts(backend: str) -> tuple[Mount, ...]:
 
 def environment(backend: str) -> dict[str, str]:
     """Return the variables with which programs find them."""
-    return {"PYTHONPATH": FOLDER, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} if _minor.get(backend) else {}
+    return (
+        {"PYTHONPATH": FOLDER, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        if _minor.get(backend)
+        else {}
+    )
 
 
 def _folders() -> list[Path]:

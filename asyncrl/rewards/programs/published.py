@@ -28,7 +28,11 @@ def program_tests(row: Mapping[str, Any]) -> dict[str, Any]:
     Raises `ValueError`, `KeyError` and `TypeError` saying what is wrong.
     """
     if "check" in row:
-        return {key: row[key] for key in ("check", "prefix", "functions", "head", "block") if row.get(key) is not None}
+        return {
+            key: row[key]
+            for key in ("check", "prefix", "functions", "head", "block")
+            if row.get(key) is not None
+        }
     if row.get("test") is not None and row.get("entry_point") is not None:
         return _humaneval(row)
     if row.get("test_list") is not None:
@@ -43,7 +47,9 @@ def program_tests(row: Mapping[str, Any]) -> dict[str, Any]:
     found = row.get("input_output", model.get("ground_truth") if isinstance(model, Mapping) else None)
     if found is not None:
         return _inputs_and_outputs(_parsed(found, "input_output"))
-    raise KeyError(f"no tests: none of the columns {', '.join(KNOWN)}; the row has {', '.join(map(str, row)) or 'none'}")
+    raise KeyError(
+        f"no tests: none of the columns {', '.join(KNOWN)}; the row has {', '.join(map(str, row)) or 'none'}"
+    )
 
 
 def program_of(text: str, tests: Mapping[str, Any]) -> str:
@@ -58,13 +64,17 @@ def program_of(text: str, tests: Mapping[str, Any]) -> str:
     return program
 
 
-async def judge_program(text: str, tests: Mapping[str, Any], *, time_limit_s: float, sandbox: str) -> tuple[Verdict, int]:
+async def judge_program(
+    text: str, tests: Mapping[str, Any], *, time_limit_s: float, sandbox: str
+) -> tuple[Verdict, int]:
     """Judge an answer by `program_tests`; return the verdict and the number of tests. Raises `NotJudged`."""
     program = program_of(text, tests)
     limits: dict[str, Any] = {"time_limit_s": time_limit_s, "sandbox": sandbox}
     if "check" in tests:
         prefix, functions = str(tests.get("prefix") or ""), tests.get("functions") or ()
-        return await judge_check(program, str(tests["check"]), prefix=prefix, functions=functions, **limits), 1
+        return await judge_check(
+            program, str(tests["check"]), prefix=prefix, functions=functions, **limits
+        ), 1
     if "calls" in tests:
         cases = [(list(arguments), expected) for arguments, expected in tests["calls"]["tests"]]
         return await judge_calls(program, str(tests["calls"]["name"]), cases, **limits), len(cases)
@@ -107,7 +117,11 @@ def _called(check: str) -> set[str]:
         tree = ast.parse(check)
     except SyntaxError as error:
         raise ValueError(f"test_list: is no Python: {error}") from None
-    found = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    found = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     return {name for name in found if not hasattr(builtins, name) and name not in sys.stdlib_module_names}
 
 
@@ -119,7 +133,10 @@ def _livecodebench(row: Mapping[str, Any]) -> dict[str, Any]:
         return {"tests": [[one["input"], one["output"]] for one in tests]}
     metadata = row["metadata"]
     name = (json.loads(metadata) if isinstance(metadata, str) else metadata)["func_name"]
-    calls = [[[json.loads(line) for line in one["input"].split("\n") if line.strip()], json.loads(one["output"])] for one in tests]
+    calls = [
+        [[json.loads(line) for line in one["input"].split("\n") if line.strip()], json.loads(one["output"])]
+        for one in tests
+    ]
     return {"calls": {"name": name, "tests": calls}}
 
 

@@ -1,11 +1,12 @@
 """Runs a benchmark's tests of a function that is in another sandbox: calls go out as JSON lines. Runs inside a sandbox.
 
-The first line is `{"check", "prefix", "functions"}`. The last line it writes is `{"verdict", "why"}`. Names that the tests
-use are looked for among `functions` (in the program), what `prefix` defines, Python's own, and the rest of the program,
-in this order: a program cannot replace what judges it. `values.py` stands before it in the same text.
+The first line is `{"check", "prefix", "functions"}`. The last line it writes is `{"verdict", "why"}`. Names that the
+tests use are looked for among `functions` (in the program), what `prefix` defines, Python's own, and the rest of the
+program, in this order: a program cannot replace what judges it.
 """
 
 import builtins
+import contextlib
 import importlib
 import io
 import json
@@ -13,6 +14,8 @@ import os
 import sys
 import types
 from typing import Any
+
+from asyncrl.rewards.programs.values import decode, encode
 
 
 class Unsendable(BaseException):
@@ -52,7 +55,8 @@ class Remote:
         ask("setitem", self, key, value)
 
     def __contains__(self, item: Any) -> Any:
-        return ask("contains", self, item)
+        # What it contains is compared here.
+        return any(item == one for one in self)
 
     def __str__(self) -> str:
         return str.__str__(ask("str", self))
@@ -80,7 +84,12 @@ def ask(what: str, target: Any = None, *args: Any, name: str = "", **kwargs: Any
     """Have the program do something and return what it gives."""
     global _number
     _number += 1
-    said: dict[str, Any] = {"id": _number, "do": what, "name": name, "args": [encode(one, _refer) for one in args]}
+    said: dict[str, Any] = {
+        "id": _number,
+        "do": what,
+        "name": name,
+        "args": [encode(one, _refer) for one in args],
+    }
     if target is not None:
         said["target"] = encode(target, _refer)
     said["kwargs"] = {key: encode(one, _refer) for key, one in kwargs.items()}
@@ -89,7 +98,7 @@ def ask(what: str, target: Any = None, *args: Any, name: str = "", **kwargs: Any
     reply = json.loads(_streams[0].readline())
     if "error" in reply:
         kind, text = reply["error"]
-        found = getattr(builtins, str(kind), None)
+        found: Any = getattr(builtins, str(kind), None)
         fits = isinstance(found, type) and issubclass(found, Exception)
         raise (found if fits else RuntimeError)(str(text))
     if reply.get("missing"):
@@ -135,7 +144,10 @@ def _main() -> None:
         check = compile(given["check"], "check.py", "exec")
         exec(compile(given["prefix"], "prefix.py", "exec"), names)
     except BaseException as error:
-        verdict = {"verdict": "broken", "why": f"the tests cannot be read: {type(error).__name__}: {error}"[:500]}
+        verdict = {
+            "verdict": "broken",
+            "why": f"the tests cannot be read: {type(error).__name__}: {error}"[:500],
+        }
     else:
         verdict = _checked(check, names, set(given["functions"]))
     _streams[1].write(json.dumps(verdict) + "\n")
@@ -149,11 +161,9 @@ def _checked(check: types.CodeType, names: dict[str, Any], functions: set[str]) 
             if name not in functions and not own and name in sys.stdlib_module_names:
                 names[name] = importlib.import_module(name)
             elif name in functions or not own:
-                try:
+                # The tests may define it themselves, or it is an attribute's name.
+                with contextlib.suppress(NameError):
                     names[name] = ask("get", name=name)
-                except NameError:
-                    # The tests may define it themselves, or it is an attribute's name.
-                    pass
         exec(check, names)
     except Unsendable as error:
         return {"verdict": "unsendable", "why": str(error)}
@@ -162,4 +172,5 @@ def _checked(check: types.CodeType, names: dict[str, Any], functions: set[str]) 
     return {"verdict": "passed", "why": ""}
 
 
-_main()
+if __name__ == "__main__":
+    _main()

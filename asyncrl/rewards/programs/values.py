@@ -33,10 +33,13 @@ def encode(value: Any, refer: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):
-        return {"d": [[encode(k, refer, depth + 1), encode(v, refer, depth + 1)] for k, v in dict.items(value)]}
+        return {
+            "d": [[encode(k, refer, depth + 1), encode(v, refer, depth + 1)] for k, v in dict.items(value)]
+        }
     for base, tag in ((list, "l"), (tuple, "t"), (set, "s"), (frozenset, "z"), (collections.deque, "Q")):
         if isinstance(value, base):
-            return {tag: [encode(one, refer, depth + 1) for one in base.__iter__(value)]}
+            members: Any = base.__iter__  # type: ignore[attr-defined]
+            return {tag: [encode(one, refer, depth + 1) for one in members(value)]}
     return _rare(value, refer)
 
 
@@ -79,7 +82,7 @@ def _float(value: float) -> str:
 
 
 def decode(value: Any, referred: Any) -> Any:
-    """Return the value of its JSON. referred: gives the object of a reference. Raises `ValueError` for any other form."""
+    """Return the value of its JSON. referred: gives the object of a reference. Raises `ValueError` for other forms."""
     if value is None or type(value) in (bool, str, int):
         return value
     if type(value) is not dict or not value:
@@ -118,7 +121,8 @@ def _decode_rare(tag: str, held: Any, value: Any, referred: Any) -> Any:
         kind, said = held
         if kind == "timedelta":
             return datetime.timedelta(*said)
-        return {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}[kind].fromisoformat(said)
+        kinds: dict[str, Any] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
+        return kinds[kind].fromisoformat(said)
     if tag == "C":
         return {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[held]
     if tag == "n":

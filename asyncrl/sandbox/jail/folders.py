@@ -7,6 +7,7 @@ mounting is not allowed, plain folders under the temporary directory are used, w
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import os
 import shutil
@@ -21,6 +22,9 @@ MAX_FILES = 16384
 MAX_CLEARED = 1000
 """Files of a session up to which emptying its folder takes the launcher no longer than making another."""
 WORK_MODE = 0o700
+WORK_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+GET_FLAGS, GET_XATTR = 0x80086601, 0x801C581F
+"""FS_IOC_GETFLAGS and FS_IOC_FSGETXATTR, see ioctl_iflags(2)."""
 ETC_COPIED = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -46,6 +50,8 @@ class Session:
     uid: int | None
     disk_bytes: int
     exposed: list[str] = field(default_factory=list)
+    work_flags: bytes = b""
+    """Of `work`, when it was made."""
     network_fd: int = -1
     """Descriptor of a network namespace without interfaces, shared by the session's programs; -1 until it is
     needed."""
@@ -138,6 +144,11 @@ class Folders:
         for name in ("work", "tmp", "shm", "logs"):
             os.mkdir(f"{path}/{name}", WORK_MODE)
             os.chown(f"{path}/{name}", owner, owner)
+        fd = os.open(f"{path}/work", WORK_FLAGS)
+        try:
+            session.work_flags = _inode_flags(fd)
+        finally:
+            os.close(fd)
         for number, source in enumerate(expose):
             session.exposed.append(self._expose(source, f"{path}.m{number}"))
         return session
@@ -159,7 +170,7 @@ class Folders:
 
         Raises `OSError` if it cannot be left as `open` made it, or holds so much that a new one costs less.
         """
-        fd = os.open(f"{session.path}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(f"{session.path}/work", WORK_FLAGS)
         try:
             room = os.fstatvfs(fd)
             if room.f_files - room.f_ffree > MAX_CLEARED:
@@ -173,6 +184,8 @@ class Folders:
                     os.unlink(name, dir_fd=fd)
             if attributes := os.listxattr(fd):
                 raise OSError(f"attributes {attributes} stay")
+            if _inode_flags(fd) != session.work_flags:
+                raise OSError("inode flags stay")
             os.fchmod(fd, WORK_MODE)
             os.utime(fd)
         finally:
@@ -215,6 +228,18 @@ class Folders:
                     os.rmdir(self.base)
         else:
             shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _inode_flags(fd: int) -> bytes:
+    """Return the flags of a folder (such as nodump, noatime, append only) and its project, which its owner may set and
+    no other call shows; b"" where its file system has none."""
+    found = bytearray()
+    for request, size in ((GET_FLAGS, 8), (GET_XATTR, 28)):
+        with contextlib.suppress(OSError):
+            answer = fcntl.ioctl(fd, request, bytes(size))
+            # The number of extents, in between, says how many files there are.
+            found += answer if size == 8 else answer[:8] + answer[12:16]
+    return bytes(found)
 
 
 def _is_empty(path: str) -> bool:

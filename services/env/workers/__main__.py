@@ -15,6 +15,7 @@ from typing import Any
 from asyncrl.env.hosting.runtime import LocalRuntime
 from asyncrl.errors import EnvironmentFailure, InputError
 from asyncrl.process_hooks import die_with_parent
+from asyncrl.process_start import leave_safe_path
 from asyncrl.services.env.workers.channel import Channel
 from asyncrl.services.env.workers.messages import action_from_map, error_to_map, opened_to_map, step_to_map
 from asyncrl.types import Task
@@ -85,6 +86,7 @@ class WorkerMain:
 
 def main(fd: int, parent: int) -> None:
     """Serve on an inherited socket until it closes."""
+    leave_safe_path()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A hung worker does not see the socket close.
     die_with_parent()

@@ -15,6 +15,7 @@ from typing import Any
 
 from asyncrl.errors import DeadlineError, InfrastructureError
 from asyncrl.liveness import Liveness
+from asyncrl.process_start import without_folder
 from asyncrl.services.env.workers.channel import Channel
 from asyncrl.services.env.workers.messages import error_from_map
 from asyncrl.startup import ProcessMeter, StartDeadline
@@ -96,7 +97,9 @@ class WorkerProcess:
                     [sys.executable, "-m", "asyncrl.services.env.workers", str(fd), str(os.getpid())],
                     pass_fds=(fd,),
                     stdin=subprocess.DEVNULL,
-                    env={name: value for name, value in os.environ.items() if name not in WITHHELD},
+                    env=without_folder(
+                        {name: value for name, value in os.environ.items() if name not in WITHHELD}
+                    ),
                     start_new_session=True,
                 )
             except BaseException:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.algo.advantage_batch import AdvantageOutputs
-from asyncrl.algo.curation.signal import QUANTITIES, differ
+from asyncrl.algo.curation.signal import QUANTITIES, differ, succeeded
 from asyncrl.algo.needs import COMPARED, zero_where_equal
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.registry import ADVANTAGES, resolve
@@ -85,7 +85,7 @@ class TestMarks:
 # what must agree, too, before a group is dropped.
 NEVER = {
     "reinforce_pp", "reinforce_pp_baseline", "remax", "spo", "spiral", "mssr", "igpo", "a2tgpo", "ppo", "pf_ppo",
-    "ppo_turn", "marft", "vapo", "sao", "archer", "archer_double_q", "impala", "kimi", "sat", "topr", "opd", "sdpo",
+    "ppo_turn", "vapo", "sao", "archer", "impala", "kimi", "sat", "topr", "opd", "sdpo",
     "kl_cov",
 }  # fmt: skip
 FINER = {
@@ -159,3 +159,10 @@ class TestDiffer:
         failures = [played(0.0, [0.0, 0.0]), played(0.0, [0.0, 0.0, 0.0])]
         assert differ(successes, {"rewards", "steps"})
         assert not differ(failures, {"rewards", "steps"})
+
+
+def test_the_environments_verdict_counts_before_the_reward():
+    solved, failed = played(1.0, [1.0]), played(0.0, [0.0])
+    assert (succeeded(solved), succeeded(failed)) == (True, False)
+    judged = dataclasses.replace(solved, success=False), dataclasses.replace(failed, success=True)
+    assert [succeeded(one) for one in judged] == [False, True]

@@ -13,7 +13,15 @@ import pytest
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.data.codec import decode_group, encode_group
-from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, StorageError, UnavailableError
+from asyncrl.errors import (
+    ConfigError,
+    ConflictError,
+    InputError,
+    QuarantineError,
+    StaleError,
+    StorageError,
+    UnavailableError,
+)
 from asyncrl.services.buffer import client as client_module
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
 from asyncrl.services.http.client import HttpClient
@@ -182,6 +190,37 @@ def test_a_group_that_no_check_has_foreseen_is_refused_and_those_beside_it_are_p
     status = with_client(service, act)
     assert (status["ready"], status["in_flight"]) == (2, 1)
     assert not ledger._store.rows("SELECT 1 FROM tasks WHERE reason = 'half done'")
+
+
+def test_a_worker_that_goes_on_sending_what_is_no_group_is_quarantined_and_others_are_not(service):
+    mallory, honest = (RUN.issue("worker", name).bearer("buffer") for name in ("mallory", "honest"))
+
+    async def plan(client):
+        await client.add_tasks(tasks(4))
+
+    async def send(client):
+        lease = await client.lease("mallory", 0)
+        odd = dataclasses.replace(group(lease).trajectories[0], info={"hint_turns": "x"})
+        wrong = dataclasses.replace(group(lease), trajectories=(odd, *group(lease).trajectories[1:]))
+        for _ in range(3):
+            with pytest.raises(InputError):
+                await client.put(wrong)
+        for _ in range(2):
+            assert (await client.status())["quarantined"] == []
+            answers = await client.put_many([wrong, wrong, wrong])
+            assert [type(one) for one in answers] == [InputError] * 3
+        with pytest.raises(
+            QuarantineError, match=r"8 of its groups were refused, the last one since .*hint_turns"
+        ):
+            await client.lease("mallory", 0)
+
+    async def work(client):
+        assert (await client.put(group(await client.lease("honest", 0)))).outcome == "ready"
+        return await client.status()
+
+    with_client(service, plan)
+    with_client(service, send, token=mallory)
+    assert with_client(service, work, token=honest)["quarantined"] == ["mallory"]
 
 
 def test_waiting_calls_are_answered_by_the_change_they_wait_for(service):

@@ -8,10 +8,15 @@ from asyncrl.cli import main
 from asyncrl.config import parse_config
 from asyncrl.credentials import join_credentials, read_credentials
 from asyncrl.endpoint import announce
-from asyncrl.errors import ConfigError, ConflictError, InputError, UnavailableError
+from asyncrl.env.host import EnvHost
+from asyncrl.errors import ConfigError, ConflictError, InfrastructureError, InputError, UnavailableError
 from asyncrl.services.buffer.client import Addresses, BufferClient
 from asyncrl.services.buffer.members import MEMBER_S, Describe, Members
+from asyncrl.services.env.client import EnvClient
+from asyncrl.services.env.service import create_env_app
 from asyncrl.services.joining import Membership, fetch_job
+from asyncrl.types import Task
+from tests.app_thread import AppThread
 from tests.buffer.serving import ThreadService
 from tests.credentials import RUN, TOKEN
 from tests.waiting import wait_until
@@ -214,3 +219,34 @@ def test_a_process_follows_a_member_that_another_one_has_replaced():
     assert job(["http://b:1"], {"http://b:1": "two"}) == ({"http://b:1"}, set())
     assert (addresses.token("http://b:1"), addresses.token("http://a:1")) == ("two", None)
     assert job([], {}) == (set(), {"http://b:1"})
+
+
+def test_sessions_are_opened_at_an_environment_service_that_joined_with_its_own_token_alone(
+    service, tmp_path
+):
+    ask(service, lambda c: c.describe(JOB))
+    member = read_credentials(ask(service, lambda c: c.enroll("env")))
+    joined = AppThread(
+        create_env_app(EnvHost(served={"gridworld": {}}), member.access("env")), tmp_path, "joined"
+    )
+    worker = RUN.issue("worker", "w")
+    try:
+        ask(service, lambda c: c.join("env", joined.url), token=member.bearer("buffer"))
+        addresses = Addresses("env", ["http://127.0.0.1:2"])
+        new, _ = addresses.update(ask(service, lambda c: c.job(), token=worker.bearer("buffer")))
+
+        async def played(token):
+            envs = EnvClient([joined.url], token or "", retry_s=1.0)
+            try:
+                session = await envs.open(Task("t", "gridworld", 2), {})
+                await session.close()
+                return session.messages[0]["role"]
+            finally:
+                await envs.close()
+
+        assert new == {joined.url}
+        assert asyncio.run(played(addresses.token(joined.url))) in ("system", "user")
+        with pytest.raises(InfrastructureError):
+            asyncio.run(played(worker.bearer("env")))
+    finally:
+        joined.close()

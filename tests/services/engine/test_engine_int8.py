@@ -9,17 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from asyncrl.chat.renderer import Limits
-from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.env.protocol import Env, Step
 from asyncrl.generation import GenerateRequest
-from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.exploring import ExploringRunner
-from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.policy import Matching, load_policy
-from asyncrl.types import Lease, Task
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
 from tests.services.engine.test_engine import contexts
@@ -97,18 +89,6 @@ def test_rounding_alike_removes_most_of_the_difference_before_and_after_an_updat
         assert alike.mean() < 0.02
 
 
-class Ending(Env):
-    """One turn, which earns the parity of its length."""
-
-    blocking = False
-
-    def reset(self):
-        return [{"role": "user", "content": "goal"}]
-
-    def step(self, action):
-        return Step(reward=float(len(action.content) % 2), done=True)
-
-
 async def publish(url, folder, model):
     """Give an engine the weights of a model as its next version; return that version and a client."""
     client = EngineClient(url)
@@ -117,53 +97,3 @@ async def publish(url, folder, model):
     for phase in ("weights/prepare", "weights/commit"):
         await client.request(phase, file.to_json())
     return version, client
-
-
-def test_a_whole_engine_follows_the_seeds_of_a_quantised_one_and_all_that_is_trained_is_its_own(
-    models, quantised, engine_url, engine_weights, renderer
-):
-    model = AutoModelForCausalLM.from_pretrained(models[1], dtype=torch.float32)
-    prompts = contexts(32, 24, 200)
-
-    def answers(client, name, first_seed):
-        asked = (
-            GenerateRequest(f"{name}-{i}", prompt, 4, seed=first_seed + i) for i, prompt in enumerate(prompts)
-        )
-        return asyncio.gather(*(client.generate(request) for request in asked))
-
-    async def scenario():
-        # What is published reaches both; the quantised one rounds it again.
-        _, low = await publish(*quantised, model)
-        version, high = await publish(engine_url, engine_weights, model)
-        try:
-            given = [await answers(high, name, 0) for name in ("one", "two")]
-            given += [await answers(low, "low", 0), await answers(high, "other", 1000)]
-            settings = EpisodeSettings(Limits(0, 24, 200))
-            explorer, player = (
-                ChatPlayer(one, LocalEnvs(), renderer, parse_hermes, settings) for one in (low, high)
-            )
-            runner = ExploringRunner(explorer, EpisodeGroupRunner(player), 12, 7)
-            lease = Lease("g", Task("t", f"{__name__}:Ending"), 0, 1, 6, 1, 60.0)
-            return given, version, await runner.run_group(lease, "w", 60.0)
-        finally:
-            await low.close()
-            await high.close()
-
-    (one, two, low, other), version, group = asyncio.run(scenario())
-
-    def agreement(some, others):
-        pairs = zip(some, others, strict=True)
-        return np.mean([np.array_equal(a.token_ids, b.token_ids) for a, b in pairs])
-
-    assert agreement(one, two) == 1
-    # How many follow depends on the CPU's eight-bit kernels; by chance none would.
-    assert agreement(one, low) > 0.25 > 0.1 > agreement(one, other)
-    assert len(group.trajectories) == 6
-    for t in group.trajectories:
-        assert set(t.versions[t.loss_mask].tolist()) == {version}
-        with torch.no_grad():
-            ids, mask = torch.tensor(t.token_ids)[None].long(), torch.tensor(t.loss_mask)[None]
-            exact = torch.log_softmax(model(ids).logits[:, :-1].float(), -1)
-            exact = exact.gather(-1, ids[:, 1:, None])[..., 0][mask[:, 1:]].numpy()
-        # In eight bits they are further from it: see above.
-        np.testing.assert_allclose(t.behavior_logprobs[t.loss_mask], exact, atol=1e-4)

@@ -74,10 +74,6 @@ def test_its_processes_meet_on_the_network_to_the_first_machine():
             "engine.weight_delta must be false with engine.nodes=2",
         ),
         (
-            {"engine": {"nodes": 2, "tensor_parallel": 2, "count": 2, "prefill": 1}},
-            "engine.prefill must be 0 with engine.nodes=2",
-        ),
-        (
             {"engine": {"pipeline_parallel": 2}, "train": {"commitments": True}},
             "train.commitments must be false with engine.pipeline_parallel=2: the first stage",
         ),

@@ -148,13 +148,3 @@ def test_every_engine_is_tried_once_healthiest_first_and_the_choice_is_repeatabl
 def test_taking_an_engine_away_leaves_the_order_of_the_others(urls, key):
     order = hash_order(key, urls)
     assert hash_order(key, urls[1:]) == [url for url in order if url != urls[0]]
-
-
-def test_a_conversation_moves_to_an_engine_on_loan_that_has_far_less_to_do():
-    busy, idle = EngineLoad("http://busy", requests=5), EngineLoad("http://idle")
-    assert place(b"k", 10, [busy, idle], "http://busy")[0] == "http://busy"
-    assert place(b"k", 10, [busy, replace(idle, lent=True)], "http://busy")[0] == "http://idle"
-    # 2 * 1 + 4 are not exceeded.
-    assert place(b"k", 10, [replace(busy, requests=6), replace(idle, lent=True, requests=1)], "http://busy")[
-        0
-    ] == ("http://busy")

@@ -23,7 +23,7 @@ class Engine:
     def __init__(self):
         self.seen, self.aborted, self.calls = [], [], 0
         self.version, self.waiting, self.kv_usage, self.broken, self.refuses = 0, 0, 0.0, False, False
-        self.cut, self.asleep, self.bodies = False, False, {}
+        self.bodies = {}
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -43,13 +43,6 @@ class Engine:
                 if self.refuses
                 else self.answer(one["id"])
             )
-            if self.cut:
-                message = self.answer(one["id"]) | {
-                    "token_ids": np.array([8, 9], "<i4").tobytes(), "logprobs": np.zeros(2, "<f4").tobytes(),
-                    "spans": [[self.version, 0, 2]], "finish_reason": "abort",
-                }  # fmt: skip
-            if self.asleep:
-                message = {"id": one["id"], "refused": False, "asleep": True, "error": "it sleeps"}
             body = msgpack.packb(message)
             await response.write(struct.pack("<I", len(body)) + body)
         await response.write_eof()
@@ -65,7 +58,7 @@ class Engine:
         if self.broken:
             request.transport.abort()
         state = {"version": self.version, "running": 0, "waiting": self.waiting, "kv_usage": self.kv_usage}
-        return web.Response(body=msgpack.packb({**state, "kv_tokens": 100, "asleep": self.asleep}))
+        return web.Response(body=msgpack.packb({**state, "kv_tokens": 100}))
 
     async def abort(self, request):
         self.aborted += msgpack.unpackb(await request.read())["ids"]
@@ -127,48 +120,6 @@ def test_a_session_stays_on_its_engine_and_equal_prompts_meet_on_one():
     # Where a session goes hangs on ports: that twenty meet on one of three engines is one chance in 3**19.
     assert len(set(placed.values())) > 1
     assert len(siblings) == 1
-
-
-def test_a_turn_that_is_cut_goes_on_elsewhere_and_an_engine_that_sleeps_is_left_alone():
-    async def scenario():
-        async with cluster(2) as (router, engines, _):
-            await router.generate(request("a", session="s"))
-            (home,) = (url for url, e in engines.items() if e.seen)
-            (other,) = set(engines) - {home}
-            engines[home].version, engines[other].version, engines[home].cut = 1, 2, True
-            turn = await router.generate(request("b", session="s"))
-            await router.generate(request("c", session="s"))
-            slept = {s["url"]: s["health"] for s in router.status()}
-            engines[home].cut, engines[home].asleep = False, True
-            engines[home].seen.clear()
-            await router.probe()
-            for number in range(8):
-                await router.generate(request(f"d{number}", prompt=(number,)))
-            unseen = list(engines[home].seen)
-            engines[home].asleep = False
-            await router.probe()
-            return turn, slept[home], unseen, engines[other].bodies["b"], router.status()
-
-    turn, health, unseen, rest, status = asyncio.run(scenario())
-    assert turn.token_ids.tolist() == [8, 9, 1]
-    assert turn.versions.tolist() == [1, 1, 2]
-    assert turn.finish_reason == "stop"
-    assert (health, unseen) == ("asleep", [])
-    assert np.frombuffer(rest["token_ids"], "<i4").tolist() == [5, 6, 7, 8, 9]
-    assert (rest["max_tokens"], rest["min_version"]) == (2, 1)
-    assert "asleep" not in {s["health"] for s in status}
-
-
-def test_an_engine_that_says_it_sleeps_is_passed_over_at_once():
-    async def scenario():
-        async with cluster(2, max_attempts=3) as (router, engines, _):
-            await router.generate(request("a", session="s"))
-            (home,) = (url for url, e in engines.items() if e.seen)
-            engines[home].asleep = True
-            await router.generate(request("b", session="s"))
-            return engines[home].calls, {s["url"]: s["health"] for s in router.status()}[home]
-
-    assert asyncio.run(scenario()) == (2, "asleep")
 
 
 def test_a_broken_engine_loses_its_sessions_to_another_and_no_request():

@@ -143,35 +143,3 @@ def test_a_trainer_publishes_to_engines_where_they_are_until_they_are_known_to_h
     finally:
         publisher.close()
     assert seen == [[OWN, GUEST], [OWN, GUEST], [OWN, GUEST], [OWN], [MOVED], [MOVED], [GUEST], [GUEST]]
-
-
-def test_explorers_are_apart_from_other_engines_and_are_followed_where_they_move(tiny_model):
-    explorer, elsewhere = "http://127.0.0.1:7", "http://127.0.0.1:8"
-    config = parse_config(
-        {
-            "model": {"path": tiny_model},
-            "env": {"name": "gridworld"},
-            "engine": {"count": 2, "explorers": 1},
-            "rollout": {"explore": 16},
-        }
-    )
-
-    class Buffer:
-        async def job(self):
-            joined = {"engine": [GUEST], "env": []}
-            return {"joined": joined, "settled": True, "left": [], "moved": {explorer: elsewhere}}
-
-    async def scenario():
-        service = RolloutService(config, tiny_model, [OWN], [ENV], "", RUN, "w", explorers=[explorer])
-        routers = (service.router, service.explorers)
-        seen = [[{e.url for e in router.engines} for router in routers]]
-        await service._follow("", Buffer(), service.router)
-        seen.append([{e.url for e in router.engines} for router in routers])
-        runner = service._training_runner(None)
-        seen.append([runner.explorer.generator.generator, runner.runner.player.generator.generator])
-        await service.close()
-        return seen, routers
-
-    seen, (router, explorers) = asyncio.run(scenario())
-    assert seen[:2] == [[{OWN}, {explorer}], [{OWN, GUEST}, {elsewhere}]]
-    assert seen[2] == [explorers, router]

@@ -111,7 +111,7 @@ def test_the_same_words_in_another_task_are_another_question():
     assert client.judged == 2
 
 
-def test_a_chat_judges_last_number_is_the_score():
+def test_the_number_on_a_chat_judges_last_line_is_the_score():
     endpoint = Endpoint(chat("The answer has 3 flaws.\n7.5"))
     with serving(endpoint) as url:
         scores, _ = score_all(
@@ -187,6 +187,51 @@ def test_a_judge_that_sees_the_environments_reward_is_asked_again_for_another_on
     with serving(endpoint) as url:
         scores, _ = score_all(f"{url}/score", [request(1), dataclasses.replace(request(1), reward=1.0)])
     assert scores == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2/10",
+        "Good.\n0. The answer given, 4815162342",
+        "4815162342",
+        "11",
+        "-1",
+        "10.5",
+        "nan",
+        "1e1",
+        "٧",
+        "7\nI hope this helps.",
+        "Score: 7",
+        "",
+        "No number.",
+    ],
+)
+def test_a_chat_reply_in_another_form_is_the_judges_failure(text):
+    endpoint = Endpoint(chat(text))
+    with serving(endpoint) as url:
+        (error,), _ = score_all(url, [request(0)], kind="chat", model="m")
+    assert isinstance(error, JudgeError)
+    assert "last line must be a number from 0 to 10 and nothing else" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "score"), [("10", 1.0), ("0", 0.0), ("It is bad: 9 flaws.\n\n 2.5 \n", 0.25)]
+)
+def test_the_last_line_is_the_form(text, score):
+    endpoint = Endpoint(chat(text))
+    with serving(endpoint) as url:
+        scores, _ = score_all(url, [request(0)], kind="chat", model="m")
+    assert scores == [score]
+
+
+def test_a_chat_reply_that_was_cut_off_is_no_score():
+    choice = {"message": {"content": "Fine.\n1"}, "finish_reason": "length"}
+    endpoint = Endpoint(lambda body: (200, json.dumps({"choices": [choice]})))
+    with serving(endpoint) as url:
+        (error,), _ = score_all(url, [request(0)], kind="chat", model="m")
+    assert isinstance(error, JudgeError)
+    assert "the reply was cut off after 512 tokens" in str(error)
 
 
 @pytest.mark.parametrize("content", [["7"], {"text": "7"}, 7])

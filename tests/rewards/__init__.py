@@ -1,0 +1,1 @@
+"""Rewards, each by its values."""

@@ -1,0 +1,192 @@
+"""Rewards by name and from the user's own files: what they return, and what is said where they do not."""
+
+import asyncio
+
+import pytest
+
+from asyncrl.errors import ConfigError
+from asyncrl.rewards import Completion, NotJudged, load_reward
+
+FUNCTIONS = """
+import asyncio, os, signal, time
+
+def f(completion, answer): return float(answer in completion)
+def batch(completions, answer, **kwargs): return [float(a in c) for c, a in zip(completions, answer)]
+def chat(completions, solution, **kwargs): return [float(s == c[0]["content"]) for c, s in zip(completions, solution)]
+def verl(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": float(ground_truth in solution_str), "length": len(solution_str)}
+def rubric(completion, answer, state, **kwargs): return float(completion[-1]["content"] == answer == state["answer"])
+def parsed(parser, completion, answer): return 1.0 if parser.parse_answer(completion) == answer else 0.0
+async def slow(completion, answer):
+    await asyncio.sleep(0.01)
+    return answer in completion
+def column(completion, difficulty): return difficulty
+def alarm(completion):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    print("printed text is no answer")
+    return 1
+def raising(completion): return 1 / 0
+def nan(completion): return float("nan")
+def nothing(completion): return None
+def text(completion): return "yes"
+def short(completions): return [1.0]
+def number(completions): return 1.0
+def hanging(completion): time.sleep(1000)
+async def waiting(completion): await asyncio.sleep(1000)
+def dying(completion): os._exit(3)
+def unknown(x, y): return 0
+class Thing: pass
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rewards") / "mine.py"
+    path.write_text(FUNCTIONS)
+    return path
+
+
+def said(text, **row):
+    return Completion([{"role": "user", "content": "How much?"}], text, "", row)
+
+
+def scored(spec, *completions):
+    return asyncio.run(load_reward(spec).score(completions))
+
+
+@pytest.mark.parametrize(
+    ("name", "completions", "totals"),
+    [
+        ("f", [said("it is 42", answer="42"), said("no", answer="42")], [1.0, 0.0]),
+        ("batch", [said("it is 42", answer="42"), said("no", answer="42")], [1.0, 0.0]),
+        ("chat", [said("42", solution="42", prompt=[{"role": "user", "content": "q"}])], [1.0]),
+        ("verl", [said("42", data_source="d", reward_model={"ground_truth": "42"})], [1.0]),
+        ("rubric", [said("42", answer="42")], [1.0]),
+        ("parsed", [said(r"so \boxed{42}", answer="42")], [1.0]),
+        ("slow", [said("42", answer="42"), said("4", answer="42")], [1.0, 0.0]),
+        ("column", [said("42", difficulty=3)], [3.0]),
+        ("alarm", [said("42")], [1.0]),
+    ],
+)
+def test_functions_are_called_as_they_are(file, name, completions, totals):
+    assert [score.total for score in scored(f"{file}:{name}", *completions)] == totals
+
+
+def test_a_table_of_a_function_gives_components(file):
+    (score,) = scored(f"{file}:verl", said("42", reward_model={"ground_truth": "42"}))
+    assert score.components == {"verl": 1.0, "length": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("raising", "row 'r7': raised ZeroDivisionError: division by zero"),
+        ("nan", "row 'r7': returned nan; a reward is a number"),
+        ("nothing", "row 'r7': returned None, which is no number"),
+        ("text", "row 'r7': returned 'yes', which is no number"),
+        ("short", "row 'r7': returned 1 values for 2 completions"),
+        ("number", "row 'r7': must return a list of 2 numbers, got"),
+        ("dying", "its process ended before it returned"),
+        ("column", "row 'r7': its parameter 'difficulty' is no column; the row has id"),
+    ],
+)
+def test_a_function_that_gives_no_reward_is_a_failure_with_function_row_and_value(file, name, what):
+    with pytest.raises(NotJudged) as failed:
+        scored(f"{file}:{name}", said("42", id="r7"), said("43", id="r8"))
+    assert what in str(failed.value)
+    assert name in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["hanging", "waiting"])
+def test_a_function_that_hangs_is_ended(file, name):
+    with pytest.raises(NotJudged, match=r"row 'r7': did not return within 0\.5 s"):
+        scored([{"name": f"{file}:{name}", "timeout_s": 0.5}], said("42", id="r7"))
+
+
+def test_a_list_is_a_weighted_sum_whose_parts_are_components(file):
+    spec = ["math", {"name": f"{file}:f", "weight": 0.5}, f"{file}:nothing", "regex:^Answer"]
+    (score,) = scored(spec, said(r"<think>Hm.</think>Answer: \boxed{42}", answer="42"))
+    assert (score.total, score.success, score.extracted) == (2.5, True, "42")
+    assert score.components == {"math": 1.0, "f": 1.0, "regex": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mth", "data.reward: unknown reward 'mth'; did you mean 'math'?; allowed: math, exact"),
+        ("", "data.reward: unknown reward ''"),
+        ([], "data.reward: must name a reward, got []"),
+        ([{"nme": "math"}], "data.reward[0]: must be a text or a table with a name"),
+        (
+            [{"name": "math", "wight": 2}],
+            "data.reward[0]: unknown key 'wight'; allowed: name, weight, timeout_s",
+        ),
+        ([{"name": "math", "weight": float("inf")}], "data.reward[0].weight: must be a number, got inf"),
+        ([{"name": "math", "timeout_s": 3}], "data.reward[0].timeout_s: is for a function of your own"),
+        ("regex:(", "data.reward: '(' is no regular expression"),
+        ("nowhere.py:f", "data.reward: 'nowhere.py:f' cannot be imported"),
+    ],
+)
+def test_a_reward_that_is_none_is_refused_with_key_value_and_what_is_allowed(spec, message):
+    with pytest.raises(ConfigError) as refused:
+        load_reward(spec)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("unknown", "takes (x, y), none of which gets"), ("Thing", "must be a function")]
+)
+def test_a_function_that_no_call_fits_is_refused_at_the_start(file, name, why):
+    with pytest.raises(ConfigError) as refused:
+        load_reward(f"{file}:{name}", key="env.config.reward")
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "row", "text", "total", "extracted"),
+    [
+        ("math", {"answer": "She sells 9 * 2 = <<9*2=18>>18.\n#### 18"}, "The answer is $18.", 1.0, "$18"),
+        ("math", {"solution": r"So $\boxed{\frac12}$."}, r"\boxed{0.5}", 1.0, "0.5"),
+        ("math", {"answer": 18.0}, r"\boxed{18}", 1.0, "18"),
+        ("math", {"answer": ["18", "eighteen"]}, r"\boxed{eighteen}", 1.0, "eighteen"),
+        ("math", {"answer": "18"}, "<think>18", 0.0, None),
+        ("exact", {"answer": "to  be"}, "<think>x</think> to be\n", 1.0, "to be"),
+        ("exact", {"answer": "to be"}, "not to be", 0.0, "not to be"),
+        ("exact", {"answer": "yes"}, "<answer>yes</answer> indeed", 1.0, "yes"),
+        ("choice", {"answer": "B"}, "The answer is (B).", 1.0, "B"),
+        ("choice", {"answer": 1, "choices": ["x", "y"]}, "I choose B", 1.0, "B"),
+        ("choice", {"answer": "y", "choices": ["x", "y"]}, "B) y", 1.0, "B"),
+        ("choice", {"answer": "B"}, "A or B", 0.0, None),
+        ("regex:^yes", {}, "yes, indeed", 1.0, "yes"),
+        (r"regex:(\d+)$", {"answer": "42"}, "41 or 42", 1.0, "42"),
+        (r"regex:(\d+)$", {"answer": "42"}, "42 or 41", 0.0, "41"),
+    ],
+)
+def test_built_in_rewards(spec, row, text, total, extracted):
+    (score,) = scored(spec, said(text, **row))
+    assert (score.total, score.extracted, score.success) == (total, extracted, bool(total))
+
+
+@pytest.mark.parametrize(
+    ("spec", "row", "why"),
+    [
+        ("math", {"question": "q"}, "no column answer"),
+        ("math", {"answer": "nan"}, "the answer is 'nan'"),
+        ("choice", {"answer": 7, "choices": ["x", "y"]}, "choice number 7 of 2"),
+        ("choice", {"answer": "neither"}, "no letter, number or text of a choice"),
+        ("exact", {"answer": " "}, "the answer is empty"),
+        ("code", {"prompt": "p"}, "no tests"),
+        ("ifeval", {"prompt": "p"}, "no column 'instruction_id_list'"),
+    ],
+)
+def test_a_row_to_which_nothing_can_be_right_is_told(spec, row, why):
+    assert why in (load_reward(spec).check_row(row) or "")
+
+
+def test_good_rows_have_no_complaint(file):
+    assert load_reward("math").check_row({"answer": "#### 18"}) is None
+    assert load_reward("choice").check_row({"answer": 1, "choices": ["x", "y"]}) is None
+    assert load_reward([f"{file}:f", "exact"]).check_row({"answer": "x"}) is None
+    assert load_reward(f"{file}:column").check_row({"answer": "x"}) == (
+        "its parameter 'difficulty' is no column; the row has answer"
+    )

@@ -1,0 +1,35 @@
+"""No line of the main path names an optional feature, but for those that there were: their number only falls."""
+
+from tests.scripts import load_script
+
+MOST = 1329
+"""Lower it when a feature leaves the main path; a feature that would raise it belongs behind a seam."""
+
+
+def test_no_more_lines_of_the_main_path_name_a_feature():
+    found = load_script("feature_lines").counted()
+    naming = sum(count for count, _ in found.values())
+    assert naming <= MOST, (
+        f"{naming} lines name a feature; python scripts/feature_lines.py --lines shows them"
+    )
+
+
+def test_the_main_path_is_that_of_the_architectures_page():
+    page = (
+        "## The way of a task\n`asyncrl/a.py:f`, `services/b/c.py`\n### Beside it\n`asyncrl/d.py`\n"
+        "## Folders\n`asyncrl/e.py`\n"
+    )
+    found = load_script("feature_lines").main_path(page)
+    assert found == [
+        "asyncrl/a.py",
+        "asyncrl/config_checks.py",
+        "services/b/c.py",
+        "services/trainer/service.py",
+    ]
+
+
+def test_a_line_that_names_a_feature_is_found_in_code_and_comment():
+    text = "def take(self):\n    self.swarm.draw()\n    # the Swarm's\n    return 1\n"
+    assert load_script("feature_lines").feature_lines(text) == [
+        (2, "    self.swarm.draw()"), (3, "    # the Swarm's"),
+    ]  # fmt: skip

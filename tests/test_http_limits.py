@@ -1,0 +1,71 @@
+"""A connection whose request does not arrive is closed; one that is kept, or whose answer takes long, is not."""
+
+import asyncio
+import contextlib
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from asyncrl import http_limits
+from asyncrl.services.http.app import create_app
+from tests.app_thread import AppThread
+from tests.credentials import RUN
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    monkeypatch.setattr(http_limits, "HEADERS_S", 1.0)
+    app = create_app("test", RUN.access("env"), open_paths=("/healthz", "/slow"))
+
+    @app.get("/slow")
+    async def slow() -> str:
+        await asyncio.sleep(2.5)
+        return "late"
+
+    served = AppThread(app, tmp_path)
+    yield urlsplit(served.url)
+    served.close()
+
+
+def connect(service):
+    return socket.create_connection((service.hostname, service.port), timeout=60.0)
+
+
+def answer(connection, end=b"}"):
+    found = b""
+    while not found.endswith(end):
+        found += connection.recv(65536)
+    return found
+
+
+@pytest.mark.parametrize("begun", [b"", b"G", HEAD, b"POST /v1/lease HTTP/1.1\r\nX-A: b\r\nX-"])
+def test_a_connection_whose_request_does_not_arrive_is_closed(service, begun):
+    with connect(service) as connection:
+        connection.sendall(begun)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
+def test_so_is_one_whose_later_request_stops_halfway(service):
+    with connect(service) as connection:
+        connection.sendall(HEAD + b"\r\n")
+        assert b"200 OK" in answer(connection)
+        connection.sendall(HEAD)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+
+
+def test_a_connection_that_is_kept_or_waits_for_its_answer_stays_open(service):
+    with connect(service) as connection:
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200 OK" in answer(connection, b'"late"')
+        # Longer than headers may take: no request has begun.
+        connection.settimeout(2.0)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(60.0)
+        connection.sendall(HEAD + b"\r\n")
+        assert b"200 OK" in answer(connection)

@@ -1,0 +1,65 @@
+"""Optional features in the trainer's loop: their states by name, what survives going back, and who is called."""
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.config import parse_config
+from asyncrl.train.callbacks import Recording, StopFile, TrainerCallback, load_states, states
+from asyncrl.train.configured import configured
+
+
+class Counting(TrainerCallback):
+    """Keeps a number in its state."""
+
+    def __init__(self, name, count, survives=False):
+        self.name, self.count, self.survives_going_back = name, count, survives
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def test_states_of_several_features_are_told_apart_by_name_and_come_back():
+    saved = states([Counting("one", 1), TrainerCallback(), Counting("two", 2)])
+    assert saved == {"one": {"count": 1}, "two": {"count": 2}}
+    again = [Counting("two", 0), Counting("one", 0), Counting("three", 3)]
+    load_states(again, saved, going_back=False)
+    assert [one.count for one in again] == [2, 1, 3]
+
+
+def test_what_survives_going_back_stays_as_it_is_then_and_comes_back_with_a_checkpoint():
+    saved = {"kept": {"count": 1}, "given_up": {"count": 1}}
+    both = [Counting("kept", 5, survives=True), Counting("given_up", 5)]
+    load_states(both, saved, going_back=True)
+    assert [one.count for one in both] == [5, 1]
+    load_states(both, saved, going_back=False)
+    assert [one.count for one in both] == [1, 1]
+
+
+def test_a_recipe_has_the_callbacks_that_its_settings_ask_for_and_other_ranks_the_collective_ones():
+    def names(first, **sections):
+        config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | sections)
+        return [one.name for one in configured(config, build_objective(config.algo), first)]
+
+    assert names(True) == []
+    every = {
+        "train": {"complete_groups": True, "replay_groups": 2},
+        "curriculum": {"name": "vade"},
+        "algo": {"preset": "grpo", "sft_phase": {"every": 3}},
+    }
+    assert names(True, **every) == ["successes", "replay", "sft_phase"]
+    assert names(False, **every) == ["sft_phase"]
+
+
+def test_steps_are_handed_to_functions_and_a_file_ends_a_run(tmp_path):
+    seen = []
+    recording = Recording(
+        lambda version, metrics: seen.append((version, metrics)), lambda *given: seen.append(given)
+    )
+    recording.committed(3, [], None)
+    recording.recorded(3, {"a": 1})
+    assert seen == [(3, [], None), (3, {"a": 1})]
+    stop = StopFile(tmp_path / "stop")
+    assert not stop.asked_to_stop()
+    (tmp_path / "stop").touch()
+    assert stop.asked_to_stop()
