@@ -20,6 +20,7 @@ from asyncrl.config_sections import (
     SELF_TEACHER,
     BufferConfig,
     CurriculumConfig,
+    DataConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
@@ -67,6 +68,8 @@ class Recipe(Protocol):
     def no_signal(self) -> frozenset[str]: ...
     @property
     def scale(self) -> ScaleConfig: ...
+    @property
+    def data(self) -> DataConfig: ...
     @property
     def curriculum(self) -> CurriculumConfig: ...
     @property

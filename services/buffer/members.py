@@ -127,7 +127,7 @@ class Members:
         if job is None:
             return set()
         added = (url for urls in job.added.values() for url in urls)
-        return {*job.engines, *job.envs, *job.explorers, *job.moved, *job.moved.values(), *added}
+        return {*job.engines, *job.envs, *job.moved, *job.moved.values(), *added}
 
 
 def add_member_routes(app: FastAPI, credentials: Credentials) -> None:

@@ -175,7 +175,8 @@ def _check_experts(raw: Any, asked: bool, num_tokens: int) -> None:
 
 def _array(message: Mapping[str, Any], name: str, dtype: str) -> np.ndarray:
     raw = message.get(name)
-    _need(type(raw) is bytes and len(raw) % 4 == 0, f"{name} must be the bytes of whole items")
+    if type(raw) is not bytes or len(raw) % 4:
+        raise GarbageError(f"{name} must be the bytes of whole items")
     return np.frombuffer(raw, dtype)
 
 
