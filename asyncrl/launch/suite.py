@@ -91,18 +91,16 @@ def suite_config(suite: Suite, checkpoint: str, recipe: str | None, overrides: S
 
 def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapping[str, Config]) -> None:
     """Check what can be known before a suite is played. Raises `ConfigError`."""
+    offers_tools = False
     for name, part in suite.parts.items():
-        check_environment(
-            part.env,
-            part.config,
-            tasks[name][0],
-            f"parts.{name}.config",
-            min(c.env.step_timeout_s for c in configs.values()),
-        )
+        step_timeout_s = min(c.env.step_timeout_s for c in configs.values())
+        first, where = tasks[name][0], f"parts.{name}.config"
+        tools = check_environment(part.env, part.config, first, where, step_timeout_s=step_timeout_s)
+        offers_tools = tools or offers_tools
         _check_tasks(name, part, tasks[name])
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)
-        check_turn_format(config)
+        check_turn_format(config, offers_tools)
         check_speculation(config.engine.speculative)
         check_numerics(config.engine)
         check_kv_offload(config.engine.kv_offload_gib)

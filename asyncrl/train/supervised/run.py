@@ -142,8 +142,8 @@ def _engine(config: Config) -> TrainEngine:
     settings = config.train.model_copy(update={"learning_rate": config.sft.learning_rate or LEARNING_RATE})
     with divided_loading(settings, config.model.dtype):
         policy = load_policy(
-            config.model.path, config.model.dtype, settings.gradient_checkpointing, (), config.lora,
-            config.sft.seed, offload_activations=settings.offload_activations,
+            config.model.path, config.model.dtype, settings.gradient_checkpointing, lora=config.lora,
+            seed=config.sft.seed, offload_activations=settings.offload_activations,
         )  # fmt: skip
     return TrainEngine(policy, settings, config.model.dtype)
 
