@@ -120,7 +120,7 @@ class ModelConfig(Section):
     """File of a chat template that takes the place of the model's own."""
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     """Variables of the chat template, such as `{ enable_thinking = false }` or `{ reasoning_effort = "low" }`: the same
-    in training, evaluation, the gateway and `asyncrl serve policy`."""
+    in training, evaluation, the gateway and `asyncrl serve policy CHECKPOINT`."""
 
     @field_validator("chat_template_args")
     @classmethod
