@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.check import check_evaluation
     from asyncrl.launch.evaluate import play_tasks
     from asyncrl.launch.samples import FirstSamples, chosen_rows
+    from asyncrl.launch.supervised import start_model
     from asyncrl.launch.tasks import has_rows, rows_of, tasks_of
-    from asyncrl.launch.train import base_model
 
     for option, value in (("--rows", args.rows), ("--samples", args.samples)):
         if value < 1:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if has_rows(config):
         for note in rows_of(config).notes:
             print(f"data: {note}", file=sys.stderr)
-    model = base_model(config)
+    model = start_model(config)
     # As in training, and not as in an evaluation.
     sampled = config.eval.model_copy(update={"temperature": config.rollout.temperature})
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-try-"))
