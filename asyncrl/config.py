@@ -69,6 +69,8 @@ LOCAL_RECIPES = Path("recipes")
 
 MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
+TEMPLATE_KEYS = {("data", key) for key in ("prompt", "system", "answer")}
+"""Keys of texts that may begin with a brace, as tables do on the command line."""
 DATA_KEYS = {
     (*keys, *more)
     for keys in (("data", "train"), ("data", "heldout"), ("sft", "data"))
@@ -533,7 +535,9 @@ def apply_override(data: dict[str, Any], override: str) -> tuple[str, ...]:
         if not isinstance(section, dict):
             raise ConfigError(f"override {override!r}: {parent!r} is a value, not a section")
     keys = (*parents, last)
-    section[last] = with_files_in(Path.cwd(), parse_value(f"override {override!r}", text), keys)
+    template = keys in TEMPLATE_KEYS and text.startswith("{")
+    value = text if template else parse_value(f"override {override!r}", text)
+    section[last] = with_files_in(Path.cwd(), value, keys)
     return keys
 
 

@@ -359,6 +359,7 @@ class TrainRun:
         quarantines = QuarantineReport([worker.name for worker in self.roles.workers])
         faulty_engines = FaultyEngines(self.roles)
         phases, step = TrainingPhases(self.config.train.num_steps, self.config.buffer.groups_per_step), None
+        samples_due = self.eval_before is None and not self.resume
         activity = self._activity_log()
         full_trainers = self._full_trainers()
         scaler: Scaler | None = None
@@ -397,10 +398,9 @@ class TrainRun:
                         print_status(line)
                     described = time.monotonic()
             phases.tick(stats, step)
+            # The trainer writes them in the background, some time after the step.
+            samples_due = samples_due and not (step is not None and self._show_trained())
             for record in observer.steps.new():
-                if step is None and self.eval_before is None:
-                    for sample in trained_samples(self.folder.path):
-                        print_status(sample)
                 step = record["step"]
                 show(step, record)
                 if record["step"] % DIAGNOSE_EVERY == 0:
@@ -413,7 +413,17 @@ class TrainRun:
                     print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())
             await asyncio.sleep(TICK_S)
+        if samples_due:
+            self._show_trained()
         phases.end()
+
+    def _show_trained(self) -> bool:
+        """Show the first samples that were trained on, where the evaluation before has shown none; return whether there
+        are any."""
+        samples = list(trained_samples(self.folder.path))
+        for sample in samples:
+            print_status(sample)
+        return bool(samples)
 
     def _full_trainers(self) -> list[FullTrainer]:
         """Return what brings trainers over several machines back to all of them."""
