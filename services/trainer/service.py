@@ -507,8 +507,8 @@ def run_trainer(
         turns.to_trainer()
         checkpointer.finish(version, trainer.state_dict())
     turns.to_others()
-    for one in callbacks:
-        one.close()
+    for callback in callbacks:
+        callback.close()
     if first and recorder is not None:
         recorder.close()
     if first and not trainer.stopped:
