@@ -147,21 +147,15 @@ def test_vllm_without_our_plugin_loads_a_checkpoint_as_transformers_does(checkpo
 
 
 def test_a_checkpoint_is_evaluated_as_at_the_end_of_its_run(workplace, finished, checkpoint, tmp_path):
-    """Of a run whose checkpoints still held the training state beside the policy, too."""
-    older = tmp_path / "step-000003"
-    shutil.copytree(checkpoint, older)
-    for file in (older / "training_state").iterdir():
-        file.rename(older / file.name)
     after = json.loads((finished / "summary.json").read_text())["eval_after"]
-    for folder in (checkpoint, older):
-        arguments = (
-            f"--env gridworld --tasks 20 --recipe {finished / 'config.json'} --out {tmp_path / 'result.json'}"
-        )
-        done = to_its_end([sys.executable, "-m", "asyncrl", "eval", str(folder), *arguments.split()])
-        assert done.returncode == 0, done.stderr
-        found = json.loads((tmp_path / "result.json").read_text())
-        assert (found["tasks"], found["failed"]) == (20, {})
-        assert found["mean"] == pytest.approx(after["mean"], abs=0.1)
+    arguments = (
+        f"--env gridworld --tasks 20 --recipe {finished / 'config.json'} --out {tmp_path / 'result.json'}"
+    )
+    done = to_its_end([sys.executable, "-m", "asyncrl", "eval", str(checkpoint), *arguments.split()])
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert (found["tasks"], found["failed"]) == (20, {})
+    assert found["mean"] == pytest.approx(after["mean"], abs=0.1)
 
 
 def test_a_run_leaves_metrics_a_plot_and_logs_and_nothing_running(finished):
