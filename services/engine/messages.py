@@ -30,7 +30,9 @@ MAX_ERROR_BYTES = 64 * 2**10
 MAX_TOKEN_ID = 2**24
 """No vocabulary is larger."""
 MAX_VERSION = 2**31 - 1
-FINISH_REASONS = ("stop", "length")
+ABORTED = "abort"
+"""Ends a request that was given up (vLLM's name)."""
+FINISH_REASONS = ("stop", "length", ABORTED)
 _EXPERTS = {"|u1": 1, "<u2": 2}
 
 
@@ -83,7 +85,7 @@ def check_answer(message: Mapping[str, Any], request: GenerateRequest, vocab_siz
     _need(reason in FINISH_REASONS, f"finish_reason must be one of {FINISH_REASONS}")
     ids, logprobs = _array(message, "token_ids", "<i4"), _array(message, "logprobs", "<f4")
     num, context = len(ids), len(request.token_ids)
-    _need(bool(num), "token_ids must not be empty")
+    _need(bool(num) or reason == ABORTED, "token_ids must not be empty")
     _need(num <= request.max_tokens, f"token_ids must be at most {request.max_tokens}, got {num}")
     _need(len(logprobs) == num, f"logprobs must be {num} like token_ids, got {len(logprobs)}")
     limit = vocab_size or MAX_TOKEN_ID

@@ -260,7 +260,6 @@ CAN = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "train": INTERRUPT,
         ({"buffer": {"max_staleness": 0}}, r"buffer\.max_staleness must be above 0"),
         ({"lora": {"rank": 4}}, r"lora\.rank must be 0"),
         ({"scale": {"engine": [1, 2]}}, r"scale\.engine must be left out"),
-        ({"policies": {"other": {"agents": ["helper"]}}}, r"policies must be left out"),
     ],
 )
 def test_what_engines_could_not_say_is_refused(sections, problem):

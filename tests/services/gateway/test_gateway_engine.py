@@ -313,11 +313,11 @@ def paused(engine_url):
         request = urllib.request.Request(f"{engine_url}/{path}", method="POST", headers=AUTHORIZED)
         urllib.request.urlopen(request, timeout=10).close()
 
-    ask("pause?mode=keep")
+    ask("sleep?level=1&mode=keep")
     try:
         yield
     finally:
-        ask("resume")
+        ask("wake_up")
 
 
 def test_finishing_ends_what_is_still_running(gateway, engine_url):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from asyncrl.chat.renderer import load_renderer
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
@@ -77,15 +78,19 @@ def rollouts(url, samples=3, **options):
 
 
 @pytest.mark.parametrize("kind", ["command", "callable"])
-def test_an_agents_episodes_come_back_as_exact_trajectories(start_worker, model, check_agreement, kind):
+def test_an_agents_episodes_come_back_as_exact_trajectories(
+    start_worker, model, tiny_model, check_agreement, kind
+):
     agent = {"command": [sys.executable, AGENT]} if kind == "command" else {"callable": f"{AGENT}:play"}
     url, _ = start_worker(**agent)
-    groups = rollouts(url)
+    groups, stops = rollouts(url), load_renderer(tiny_model).stop_token_ids
     assert [group.task for group in groups] == TASKS
     for group in groups:
         assert [t.episode_index for t in group.trajectories] == [0, 1, 2]
         for trajectory in group.trajectories:
-            assert trajectory.status is Status.FINISHED
+            last = trajectory.token_ids[trajectory.turns[-1].end - 1]
+            # A turn that its limit of tokens has cut leaves the episode truncated.
+            assert trajectory.status is (Status.FINISHED if last in stops else Status.TRUNCATED)
             assert trajectory.success is (trajectory.reward == 1.0)
             assert 1 <= len(trajectory.turns) <= 8
             check_agreement(model[0], trajectory, 1.0, model[1])
