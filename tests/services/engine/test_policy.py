@@ -213,6 +213,6 @@ def test_formats_of_the_recipe_become_vllms_parsers(formats, parsers):
 
 def test_the_chat_template_and_its_variables_are_those_of_the_run():
     model = ModelConfig(path="m", chat_template="my.jinja", chat_template_args={"enable_thinking": False})
-    command = policy_command(EngineOptions("m"), "m", "127.0.0.1", 1, model)
+    command = policy_command(EngineOptions("m"), "127.0.0.1", 1, model)
     assert command[command.index("--chat-template") + 1] == "my.jinja"
     assert command[command.index("--default-chat-template-kwargs") + 1] == '{"enable_thinking": false}'
