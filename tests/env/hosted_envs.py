@@ -150,6 +150,7 @@ EVERYTHING = {
     "components": {"goal": 1.0},
     "observation_id": "place",
     "matches": True,
+    "extracted": "42",
     "truncated": True,
     "agent": "second",
     "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],

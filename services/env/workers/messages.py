@@ -59,6 +59,7 @@ def step_to_map(step: Step) -> dict[str, Any]:
         "agent": step.agent,
         "tools": step.tools,
         "rewards": step.rewards,
+        "extracted": step.extracted,
     }
 
 

@@ -77,10 +77,6 @@ def test_its_processes_meet_on_the_network_to_the_first_machine():
             {"engine": {"pipeline_parallel": 2}, "train": {"commitments": True}},
             "train.commitments must be false with engine.pipeline_parallel=2: the first stage",
         ),
-        (
-            {"engine": {"pipeline_parallel": 2, "speculative": {"method": "ngram"}}},
-            "engine.speculative.method must be 'off' with engine.pipeline_parallel=2",
-        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(sections, message):

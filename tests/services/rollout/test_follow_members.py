@@ -128,7 +128,7 @@ def test_an_engine_that_changes_over_leaves_the_main_policys_router_and_its_succ
 
 
 def test_a_trainer_publishes_to_engines_where_they_are_until_they_are_known_to_have_left(tmp_path):
-    known = {"left": [], "moved": {}}
+    known = {"left": [], "moved": {}, "tokens": {}}
     jobs = [known | {"joined": {"engine": [GUEST]}, "settled": True}, None]
     jobs += [known | {"joined": {"engine": []}, "settled": settled} for settled in (False, True)]
     jobs += [jobs[-1] | {"moved": {OWN: MOVED}}, None]
