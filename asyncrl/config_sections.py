@@ -97,7 +97,7 @@ class RunConfig(Section):
     node_timeout_s: Seldom[float] = Field(60.0, ge=5)
     """Seconds that a lost node's processes wait for it before they start on another one with room. A node that has not
     heard from the launcher for so long ends them."""
-    sinks: list[Literal["tensorboard", "wandb", "mlflow", "trackio"]] = Field(default=["tensorboard"])
+    sinks: Seldom[list[Literal["tensorboard", "wandb", "mlflow", "trackio"]]] = Field(default=["tensorboard"])
     """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
     sink_python: Seldom[str] = ""
     """Python of another environment, with the libraries of sinks that cannot be installed beside vLLM."""
@@ -116,7 +116,7 @@ class ModelConfig(Section):
     reasoning_format: str = ""
     """How the model writes its reasoning: think (`<think>...</think>`), or the name of one of vLLM's reasoning parsers.
     What they find is split from the text that environments get; empty leaves it there."""
-    chat_template: str = ""
+    chat_template: Seldom[str] = ""
     """File of a chat template that takes the place of the model's own."""
     chat_template_args: dict[str, Any] = Field(default_factory=dict)
     """Variables of the chat template, such as `{ enable_thinking = false }` or `{ reasoning_effort = "low" }`: the same
@@ -136,9 +136,9 @@ class EnvConfig(Section):
     data set such as "gsm8k". Left out where `data` has rows, it follows from them (docs/data.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment itself, passed to its constructor and its list of tasks."""
-    task_file: str = ""
+    task_file: Seldom[str] = ""
     """File of tasks, a JSON object {"id", "seed", "data"} a line, that replaces the environment's own list."""
-    num_tasks: int = Field(0, ge=0)
+    num_tasks: Seldom[int] = Field(0, ge=0)
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
     step_timeout_s: float = Field(30.0, gt=0)
     """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
@@ -188,7 +188,7 @@ class DataConfig(Section):
     """Your own data set as tasks: which rows are trained on, which are held out, and what of a row is prompt and
     answer (docs/data.md)."""
 
-    set: str = ""
+    set: Seldom[str] = ""
     """A known data set whose columns, prompt and reward hold for `train` and `heldout` (docs/data.md), such as
     "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
     train: Sources = ""
@@ -207,19 +207,19 @@ class DataConfig(Section):
     answer: str = ""
     """Column with the right answer, which the reward reads as `answer`; or columns in braces. Empty takes that of the
     set, or the column called answer, expected_answer, solution or ground_truth."""
-    images: str = ""
+    images: Seldom[str] = ""
     """Column with an image or a list of images, shown before the prompt."""
     reward: str | list[str | dict[str, Any]] = ""
     """What scores an answer (docs/rewards.md): "math", "exact", ..., "my.py:f", or a list of these with weights. Empty
     takes that of the set."""
-    max_prompt_tokens: int = Field(0, ge=0)
+    max_prompt_tokens: Seldom[int] = Field(0, ge=0)
     """Leave out rows whose prompt has more tokens, without what the chat template adds; 0 keeps all."""
-    dedupe: bool = False
+    dedupe: Seldom[bool] = False
     """Leave out training rows whose prompt stands in an earlier row, or in a held-out one. Without it, a held-out
     prompt among the training rows is refused."""
-    limit: int = Field(0, ge=0)
+    limit: Seldom[int] = Field(0, ge=0)
     """Rows to train on at most, the first ones; 0 for all."""
-    shuffle: bool = True
+    shuffle: Seldom[bool] = True
     """Take the rows of each epoch in an order of its own. False keeps their order."""
     seed: Seldom[int] = Field(0, ge=0)
     """Of that order, of the draws among weighted sources, and of the held-out share."""
@@ -280,7 +280,7 @@ class EngineConfig(Section):
     nodes: Seldom[int] = Field(1, ge=1)
     """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
     machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
-    weight_transfer: Annotated[str, AfterValidator(_known_transfer)] = "shared_file"
+    weight_transfer: Seldom[Annotated[str, AfterValidator(_known_transfer)]] = "shared_file"
     """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
     torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
     engine to engine, which asks for neither a common folder nor a fast network; "nixl", by each engine's reads of the
@@ -306,7 +306,7 @@ class EngineConfig(Section):
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
     speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
     """Tokens proposed cheaply and verified together; off by default."""
-    extra_args: list[str] = Field(default_factory=list)
+    extra_args: Seldom[list[str]] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
 
     @property
@@ -332,9 +332,9 @@ class PlacementConfig(Section):
     """Which GPUs each process has, as numbers from 0 among those that `CUDA_VISIBLE_DEVICES` leaves the run. What is
     left out follows from their number (docs/placement.md). Unused on a CPU, but for `sleep`."""
 
-    trainer: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    trainer: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs of the trainers' ranks, those of further policies after the main one's; left out, the first."""
-    engines: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    engines: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs of the engines, `engine.tensor_parallel` for each; left out, those after the trainers'. A GPU that is the
     only one, or is also named in `trainer`, is shared."""
     evaluation: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
@@ -390,7 +390,7 @@ class BufferConfig(Section):
     """Groups that one step trains on."""
     max_staleness: int = Field(1, ge=0)
     """Steps by which the weights that sampled a token may lag behind those that train on it; 0 is on-policy."""
-    drop_no_signal: bool | None = None
+    drop_no_signal: Seldom[bool | None] = None
     """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
     others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
     allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
@@ -460,7 +460,7 @@ class CurriculumConfig(Section):
     gdro, similarity, v0, staged, xrpo, or an import path such as `my_curriculum.py:MyCurriculum`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the curriculum itself, the keyword-only arguments of its constructor."""
-    pool: int = Field(1024, ge=1, le=MAX_POOL)
+    pool: Seldom[int] = Field(1024, ge=1, le=MAX_POOL)
     """Tasks that it chooses among, the first of the environment's list; those of a task file are all in the pool."""
     turn_slack: Seldom[float] = Field(0.0, ge=0)
     """Turns that an episode may have, as a multiple of the longest success that was seen at its task; 0 leaves all at
@@ -470,7 +470,7 @@ class CurriculumConfig(Section):
 class OpponentsConfig(Section):
     """Past versions of the policy as opponents in two-player games (docs/opponents.md)."""
 
-    choose: Literal["off", "uniform", "prioritised"] = "off"
+    choose: Seldom[Literal["off", "uniform", "prioritised"]] = "off"
     """off: the policy plays all agents, and all are trained. Otherwise a past version plays one side of some groups:
     all of the population alike, or those more often that the policy seldom beats."""
     every: Seldom[int] = Field(5, ge=1)
@@ -514,7 +514,7 @@ class TrainConfig(Section):
     it (docs/large-models.md)."""
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
-    nodes: int = Field(1, ge=1)
+    nodes: Seldom[int] = Field(1, ge=1)
     """Machines over which the ranks are spread evenly (docs/scaling.md)."""
     min_nodes: Seldom[int] = Field(1, ge=1)
     """Machines with which the trainer goes on, with fewer ranks, when another was lost and `run.node_timeout_s` later
@@ -697,11 +697,11 @@ class JudgeConfig(Section):
 
     url: str = ""
     """Address of the server; its API key is read from ASYNCRL_JUDGE_KEY."""
-    kind: Literal["chat", "score"] = "chat"
+    kind: Seldom[Literal["chat", "score"]] = "chat"
     """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
     model: str = ""
     """Model that a chat judge is asked for."""
-    prompt: str = (
+    prompt: Seldom[str] = (
         "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
         "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
     )
@@ -757,21 +757,21 @@ class SftConfig(Section):
     prompt and a completion; "train" for the rows of `data.train`; the folder of a run for the episodes it has solved;
     "scripted" for those of the environment's expert. Empty: no supervised start, and with `asyncrl sft` the rows of
     `data.train`."""
-    prompt: str = ""
+    prompt: Seldom[str] = ""
     """The user's message as in `data.prompt`, which is taken where this is empty."""
     completion: str = ""
     """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
     {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
-    objective: Literal["likelihood", "dpo", "ipo"] = "likelihood"
+    objective: Seldom[Literal["likelihood", "dpo", "ipo"]] = "likelihood"
     """What is learned: to write the rows, or (dpo, ipo) to prefer the column `chosen` to the column `rejected`."""
     beta: Seldom[float] = Field(0.1, gt=0)
     """How strongly dpo and ipo hold the model to the one it started from."""
-    min_reward: float | None = None
+    min_reward: Seldom[float | None] = None
     """Keep rows whose `reward` is at least this. Left out, all rows are kept, and of a run's episodes those that
     succeeded."""
-    limit: int = Field(0, ge=0)
+    limit: Seldom[int] = Field(0, ge=0)
     """Rows to learn from at most, the first ones; 0 for all."""
-    max_length: int = Field(0, ge=0)
+    max_length: Seldom[int] = Field(0, ge=0)
     """Tokens of a row at most, longer ones are left out; 0 takes `engine.max_model_len`."""
     epochs: float = Field(1.0, gt=0)
     """How often each row is learned from, where `steps` is 0."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +94,7 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
     """Check what can be known before a suite is played. Raises `ConfigError`."""
     offers_tools = False
     for name, part in suite.parts.items():
-        step_timeout_s = min(c.env.step_timeout_s for c in configs.values())
+        step_timeout_s = min((c.env.step_timeout_s for c in configs.values()), default=math.inf)
         first, where = tasks[name][0], f"parts.{name}.config"
         tools = check_environment(part.env, part.config, first, where, step_timeout_s=step_timeout_s)
         offers_tools = tools or offers_tools

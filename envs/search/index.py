@@ -51,7 +51,8 @@ def _index(corpus: str, world: int, size: int) -> Index:
 
 
 def read_corpus(path: str) -> list[Document]:
-    """Read JSON lines with `title` and `text`. Raises `ConfigError` naming the file and the invalid line."""
+    """Read JSON lines with `title` and `text`. Raises `ConfigError` or, for what is no JSON,
+    `InputError`, naming the file and the invalid line."""
     documents = []
     for number, record in json_lines(path, "env.config.corpus"):
         try:

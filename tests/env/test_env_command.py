@@ -35,11 +35,13 @@ def test_the_list_says_what_an_adapter_needs(command, capsys, monkeypatch):
 
     monkeypatch.setitem(registry.ENVS, "absent", f"{__name__}:Uninstalled")
     assert main(command) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    environments, sets = capsys.readouterr().out.split("\n\n")
+    lines = {line.split()[0]: line for line in environments.splitlines()}
     assert lines["absent"].endswith("[needs pip install 'asyncrl[nothing]']")
     assert lines["openenv"].endswith("[needs settings: url]")
     assert "needs" not in lines["gridworld"]
     assert set(lines) == set(registry.ENVS)
+    assert "\ngsm8k " in sets
     assert {
         "gymnasium",
         "mcp",

@@ -13,7 +13,7 @@ from asyncrl.envs.search.index import Index
 from asyncrl.envs.search.questions import make_question
 from asyncrl.envs.search.reward import exact_match, extract, f1
 from asyncrl.envs.search.world import RELATIONS, Document, make_world
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.types import Task
 
 
@@ -155,7 +155,7 @@ def test_a_corpus_and_questions_of_ones_own(tmp_path):
 def test_a_broken_corpus_is_refused_by_line(tmp_path, content, message):
     path = tmp_path / "corpus.jsonl"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, InputError), match=message):
         opened(data={"question": "?", "answers": ["x"]}, corpus=str(path))
 
 
