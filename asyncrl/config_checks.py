@@ -245,21 +245,6 @@ def _pipeline_problems(recipe: Recipe) -> Iterator[str]:
     )
 
 
-def untried(recipe: Recipe) -> list[str]:
-    """Return the combinations of a recipe that nobody has run: no reason is known why they should not work."""
-    stages, policies = recipe.engine.pipeline_parallel > 1, bool(recipe.policies)
-    pairs = {
-        "lora.rank with engine.pipeline_parallel": recipe.lora.rank > 0 and stages,
-        "engine.kv_offload_gib with engine.pipeline_parallel": recipe.engine.kv_offload_gib > 0 and stages,
-        "engine.speculative.method with engine.pipeline_parallel": (
-            recipe.engine.speculative.method != "off" and stages
-        ),
-        "policies with train.tensor_parallel": policies and recipe.train.tensor_parallel > 1,
-        "policies with train.old_policy='interrupt'": policies and recipe.train.old_policy == "interrupt",
-    }
-    return [f"{pair} has not been tried" for pair, given in pairs.items() if given]
-
-
 def _engine_nodes_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps one engine from being spread over machines."""
     engine, nodes = recipe.engine, recipe.engine.nodes

@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
-from asyncrl.config_checks import check_minimax, check_objective, untried
+from asyncrl.config_checks import check_minimax, check_objective
 from asyncrl.errors import ConfigError
 from asyncrl.launch.check import check_recipe
 
@@ -326,12 +326,3 @@ def test_the_periodic_schedule_takes_group_relative_objectives():
 def test_keys_for_long_rows_that_exclude_each_other_are_refused(train, algo, named):
     with pytest.raises(ConfigError, match=named):
         check_objective(recipe(algo, train=train))
-
-
-def test_what_nobody_has_tried_is_said_and_not_refused():
-    staged = {"engine": {"pipeline_parallel": 2, "kv_offload_gib": 1.0}, "lora": {"rank": 8}}
-    assert untried(recipe({"preset": "grpo"}, **staged)) == [
-        "lora.rank with engine.pipeline_parallel has not been tried",
-        "engine.kv_offload_gib with engine.pipeline_parallel has not been tried",
-    ]
-    assert untried(recipe({"preset": "grpo"})) == []

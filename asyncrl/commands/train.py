@@ -172,9 +172,9 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.config_checks import untried
     from asyncrl.launch.check import check_run
     from asyncrl.launch.train import TrainRun, describe
+    from asyncrl.launch.untried import untried
     from asyncrl.plan.refuse import check_memory
     from asyncrl.run.folder import RunFolder
     from asyncrl.run.totals import finished_summary

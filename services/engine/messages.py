@@ -98,12 +98,17 @@ def check_answer(message: Mapping[str, Any], request: GenerateRequest, vocab_siz
         type(cached) is int and 0 <= cached <= context + num,
         f"cached_tokens must be from 0 to {context + num}",
     )
-    _check_spans(message.get("spans"), num, request.min_version)
+    if request.version is None:
+        oldest, newest = request.min_version, MAX_VERSION
+    else:
+        # A past version samples while the engine serves `min_version` or a newer one.
+        oldest = newest = request.version
+    _check_spans(message.get("spans"), num, oldest, newest)
     _check_reported(message, request, num)
 
 
-def _check_spans(spans: Any, num: int, min_version: int) -> None:
-    """Each token has one version, none older than was asked for."""
+def _check_spans(spans: Any, num: int, oldest: int, newest: int) -> None:
+    """Each token has one version, from `oldest` to `newest`."""
     _need(type(spans) is list and len(spans) <= num, "spans must be a list of no more than there are tokens")
     end = 0
     for span in spans:
@@ -113,7 +118,7 @@ def _check_spans(spans: Any, num: int, min_version: int) -> None:
         )
         version, start, stop = span
         _need(start == end and stop > start, "spans must follow each other")
-        _need(min_version <= version <= MAX_VERSION, f"versions must be from {min_version} to {MAX_VERSION}")
+        _need(oldest <= version <= newest, f"versions must be from {oldest} to {newest}")
         end = stop
     _need(end == num, f"spans must cover {num} tokens, got {end}")
 

@@ -394,7 +394,7 @@ def test_a_group_of_branching_episodes_trains_each_sampled_token_once_and_surviv
     sampled = len(gateway.engine.tokens("after 1")) * 3 + len(gateway.engine.tokens("after 2")) * 6
     assert sum(t.num_sampled for t in group.trajectories) == sampled
     assert decode_group(encode_group(group)).trajectories[5].rollout == 2
-    assert admit(group, 3, True, 256).outcome == "ready"
+    assert admit(group, 3, {"rewards"}, 256).outcome == "ready"
     assert {request.min_version for request in gateway.engine.requests} == {3}
     assert len(gateway.episodes) == 0
 
@@ -421,7 +421,7 @@ def test_failed_episodes_are_single_trajectories_of_their_class(make_gateway):
     assert failures == [None, FailureClass.INFRASTRUCTURE, FailureClass.ENVIRONMENT]
     assert [t.rollout for t in group.trajectories] == [0, 1, 2, 0]
     assert "reported no reward" in group.trajectories[2].error
-    assert admit(group, 3, False, 256).outcome == "retry"
+    assert admit(group, 3, frozenset(), 256).outcome == "retry"
 
 
 def test_an_episode_that_infrastructure_fails_is_played_again_with_a_key_of_its_own(

@@ -17,10 +17,10 @@ def test_both_kinds_of_lines_name_a_further_policy():
     main, further = BufferReport(STEP), BufferReport(STEP, "keeper")
     for report in (main, further):
         assert report.new_messages(ledger.stats()) == []
-    for _ in range(16 * STEP):
+    for _ in range(4 * STEP):
         ledger.put(group(ledger.lease("w"), rewards=(0.5, 0.5)))
     said = main.new_messages(ledger.stats())
-    assert [line[: line.index(" ", 8)] for line in said] == ["step 0 still"]
+    assert [line[: line.index(" ", 8)] for line in said] == ["step 0 waits"]
     assert further.new_messages(ledger.stats()) == [f"policy keeper: {line}" for line in said]
     ledger.put(failed(ledger.lease("w"), failure=FailureClass.ENVIRONMENT, error="it broke"))
     first, share = further.new_messages(ledger.stats())

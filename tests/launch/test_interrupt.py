@@ -18,8 +18,8 @@ ready, stop, saved = (pathlib.Path(p) for p in {paths})
 ready.touch()
 while not stop.exists():
     time.sleep(0.01)
-saved.mkdir(parents=True)
-for name in ("complete.json", "training.json"):
+(saved / "training_state").mkdir(parents=True)
+for name in ("training_state/training.json", "complete.json"):
     (saved / name).touch()
 """
 DEAF = """

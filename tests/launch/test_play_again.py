@@ -49,8 +49,9 @@ class Scenes(Words):
     async def generate(self, request):
         key = request.id.rpartition("-")[0]
         if key not in self.pending:
-            whole = self.renderer.assistant({"role": "assistant", "content": f"{next(self.words)} " * 8})
-            self.pending[key] = whole[:40]
+            self.pending[key] = self.renderer.assistant(
+                {"role": "assistant", "content": f"{next(self.words)} " * 6}
+            )
         ids = self.pending[key][: request.max_tokens]
         self.pending[key] = self.pending[key][len(ids) :]
         reason = "length" if len(self.pending[key]) else "stop"

@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 
+from asyncrl.buffer.integrity import add_functions
 from asyncrl.errors import InputError
 from asyncrl.monitor.describe import describe_run, differing_settings
 from asyncrl.monitor.evaluations import evaluations
@@ -31,6 +32,7 @@ def test_evaluations_are_in_order_and_prefer_the_verdict_of_the_environment(tmp_
 def test_the_ledger_tells_groups_by_state_and_failures_with_their_first_error(tmp_path):
     folder = make_run(tmp_path / "run")
     with sqlite3.connect(folder / "ledger.sqlite") as database:
+        add_functions(database)
         database.execute("INSERT INTO failures VALUES ('environment', 3, 1, 'first traceback', 'newest')")
         database.execute("UPDATE tasks SET state = 'dropped', reason = 'no signal' WHERE seq = 1")
     ledger = describe_run("run", folder)["ledger"]

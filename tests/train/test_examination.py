@@ -24,11 +24,6 @@ UNFIT = {
     "experts of a model without": ((), changed(GOOD, routed_experts=EXPERTS), "this run records none"),
     "no greedy reward": (("greedy",), changed(GOOD, info={}), "lacks the reward of a greedy one"),
     "no answer": (("answers",), changed(GOOD, info={}), "came without one"),
-    "counts that are words": (
-        (),
-        changed(GOOD, info={"prefills": {"handed": "many"}}),
-        "info.prefills.handed",
-    ),
 }
 
 

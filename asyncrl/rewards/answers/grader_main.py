@@ -14,6 +14,7 @@ import collections
 import contextlib
 import json
 import os
+import re
 import resource
 import selectors
 import signal
@@ -35,6 +36,8 @@ WARM = (
     ("(1,2]", r"\{1,2\}"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3"),
 )
+TERM = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*([A-Za-z])")
+"""A number times a variable of one letter."""
 DIGITS = 60
 
 
@@ -56,6 +59,9 @@ def compared(op: str, gold: str, answer: str) -> str:
 def _parsed(text: str) -> Any:
     from math_verify import parse
 
+    if term := TERM.fullmatch(text.strip()):
+        # math-verify would take the letter for a unit and leave it out.
+        text = rf"{term[2]} \cdot ({term[1]})"
     try:
         found = parse(f"${text}$", parsing_timeout=None)
     except (MemoryError, RecursionError):

@@ -222,6 +222,15 @@ def test_a_request_that_meets_garbage_is_answered_by_another_engine_and_the_firs
     assert health == {bad: "dead", sound: "healthy"}
 
 
+def test_a_past_version_samples_while_the_engine_serves_a_newer_one_and_no_other_may():
+    # An opponent: the engine must have version 2 by now, and version 1 of its adapters is to sample.
+    asked = request(version=1)
+    check_answer(good("r", spans=[[1, 0, 3]]), asked)
+    for spans in ([[2, 0, 3]], [[0, 0, 3]], [[1, 0, 1], [2, 1, 3]]):
+        with pytest.raises(GarbageError, match="versions must be from 1 to 1"):
+            check_answer(good("r", spans=spans), asked)
+
+
 def test_every_request_of_a_call_fails_with_the_first_garbage_of_it_and_none_waits():
     async def act(client):
         calls = [client.generate(request(f"r{number}")) for number in range(4)]
