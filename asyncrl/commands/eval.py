@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.commands.scratch_folder import scratch_folder
 from asyncrl.commands.signals import end_like_interrupted
-from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -105,20 +104,11 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
         print(f"note: {note}", file=sys.stderr)
     # A known data set stands for the environment that plays it.
     env = config.env.name
-    folder = Path(tempfile.mkdtemp(prefix="asyncrl-eval-"))
-    try:
+    with scratch_folder("eval", "logs of this evaluation") as folder:
         groups = play_checkpoint(config, folder, checkpoint, env, tasks, samples)
         if args.rows:
             write_rows(args.rows, episode_rows(groups, samples))
         result = summarize(groups, samples)
-    except AsyncRLError:
-        # The message may refer to a log.
-        print(f"logs of this evaluation: {folder / 'logs'}", file=sys.stderr)
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
     print(describe(result))
     for k, value in result.pass_at.items():
         print(f"pass@{k} {value:.3f}")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.commands.scratch_folder import scratch_folder
 from asyncrl.commands.signals import end_like_interrupted
-from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -64,20 +62,11 @@ def run(args: argparse.Namespace) -> int:
     model = start_model(config)
     # As in training, and not as in an evaluation.
     sampled = config.eval.model_copy(update={"temperature": config.rollout.temperature})
-    folder = Path(tempfile.mkdtemp(prefix="asyncrl-try-"))
     shown = FirstSamples(print, len(tasks) * args.samples, 0 if args.whole else CHARACTERS)
-    try:
+    with scratch_folder("try") as folder:
         groups = play_tasks(
             config.model_copy(update={"eval": sampled}), folder, model, tasks, args.samples, shown.see
         )
-    except AsyncRLError:
-        # The message may refer to a log.
-        print(f"logs: {folder / 'logs'}", file=sys.stderr)
-        raise
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
     print(_summary(groups))
     return 0
 

@@ -14,8 +14,8 @@ import torch
 
 from asyncrl.algo.curation.replay import Played, drawn, remembered
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
-from asyncrl.train.callbacks import StepGroups, TrainerCallback
-from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.callbacks import StepGroups
+from asyncrl.train.group_pool import PoolCallback
 from asyncrl.types import Group
 
 
@@ -61,25 +61,10 @@ def played(group: Group) -> Played:
     return Played(group.id, oldest, tuple(float(t.reward) for t in group.usable))
 
 
-class Replay(TrainerCallback):
+class Replay(PoolCallback[ReplayPool]):
     """Has each step train groups of earlier ones again, on the first rank."""
 
     name = "replay"
 
-    def __init__(self, pool: ReplayPool) -> None:
-        self.pool = pool
-
     def groups(self, version: int, groups: StepGroups) -> None:
         groups.again, groups.again_max_age = self.pool.draw(version), self.pool.max_age
-
-    def trained(
-        self, batch: StepBatch, groups: Sequence[Group], poisoned: Collection[str], went_back: bool
-    ) -> None:
-        if not went_back:
-            self.pool.remember(groups, batch.step, poisoned)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pool.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pool.load_state_dict(state)

@@ -14,8 +14,8 @@ import torch
 
 from asyncrl.algo.curation.success_pool import as_played, best_success, completed, lacks_success, problem
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
-from asyncrl.train.callbacks import StepGroups, TrainerCallback
-from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.callbacks import StepGroups
+from asyncrl.train.group_pool import PoolCallback
 from asyncrl.types import Group
 
 
@@ -62,26 +62,11 @@ class SuccessPool:
         self.groups = {problem(group.task): group for group in found}
 
 
-class Completion(TrainerCallback):
+class Completion(PoolCallback[SuccessPool]):
     """Completes groups without a success by an earlier one, on the first rank."""
 
     name = "successes"
 
-    def __init__(self, pool: SuccessPool) -> None:
-        self.pool = pool
-
     def groups(self, version: int, groups: StepGroups) -> None:
         groups.own = self.pool.complete(groups.own, version)
         groups.again_max_age = self.pool.max_age
-
-    def trained(
-        self, batch: StepBatch, groups: Sequence[Group], poisoned: Collection[str], went_back: bool
-    ) -> None:
-        if not went_back:
-            self.pool.remember(groups, batch.step, poisoned)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pool.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pool.load_state_dict(state)

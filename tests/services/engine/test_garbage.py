@@ -117,13 +117,18 @@ BYTES = {
 
 async def playing(answers, act, **options):
     """Serve engines that answer by `answers` and return what `act` makes of their clients."""
+    return await playing_by([generate(answer) for answer in answers], act, **options)
+
+
+async def playing_by(handlers, act, **options):
+    """Serve engines whose requests these handle and return what `act` makes of their clients."""
     runners, clients = [], []
     try:
-        for answer in answers:
+        for handler in handlers:
             app = web.Application()
-            app.router.add_post("/asyncrl/v1/generate", generate(answer))
+            app.router.add_post("/asyncrl/v1/generate", handler)
             app.router.add_get("/asyncrl/v1/state", state)
-            runner = web.AppRunner(app)
+            runner = web.AppRunner(app, shutdown_timeout=0.1)
             await runner.setup()
             runners.append(runner)
             site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -155,8 +160,12 @@ async def state(received):
     return web.Response(body=msgpack.packb(STATE), content_type="application/msgpack")
 
 
+async def ask(client):
+    return await client.generate(request())
+
+
 def sampled(answer):
-    return asyncio.run(playing([answer], lambda client: client.generate(request())))
+    return asyncio.run(playing([answer], ask))
 
 
 def test_a_sound_answer_is_taken():
@@ -186,22 +195,8 @@ def test_so_is_an_answer_that_does_not_end(monkeypatch):
         await response.write(struct.pack("<I", 100) + b"\x81")
         await asyncio.Event().wait()
 
-    async def run():
-        app = web.Application()
-        app.router.add_post("/asyncrl/v1/generate", dripping)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        client = EngineClient(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}", "t")
-        try:
-            await client.generate(request())
-        finally:
-            await client.close()
-            await runner.cleanup()
-
     with pytest.raises(GarbageError, match="has begun an answer of 100 bytes and does not end it"):
-        asyncio.run(run())
+        asyncio.run(playing_by([dripping], ask))
 
 
 def test_a_request_that_meets_garbage_is_answered_by_another_engine_and_the_first_is_set_apart():
@@ -290,20 +285,6 @@ def test_a_status_says_whether_the_request_or_the_engine_is_at_fault(status, kin
     async def refuse(received):
         return web.Response(status=status, body=msgpack.packb({"error": "no"}))
 
-    async def run():
-        app = web.Application()
-        app.router.add_post("/asyncrl/v1/generate", refuse)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        client = EngineClient(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}", "t")
-        try:
-            await client.generate(request())
-        finally:
-            await client.close()
-            await runner.cleanup()
-
     with pytest.raises(kind, match="no") as found:
-        asyncio.run(run())
+        asyncio.run(playing_by([refuse], ask))
     assert isinstance(found.value, InfrastructureError) == (kind is GarbageError)
