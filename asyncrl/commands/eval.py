@@ -1,4 +1,4 @@
-"""`asyncrl eval CHECKPOINT --env NAME`, and `asyncrl eval --suite NAME CHECKPOINT...`"""
+"""`asyncrl eval CHECKPOINT --env NAME`, and `asyncrl eval --suite NAME CHECKPOINT...`, and `--on SET,...`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from asyncrl.errors import ConfigError
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
+MAX_TOKENS = 1024
+"""Of an answer with `--on`."""
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
 
 
@@ -24,7 +26,7 @@ def add(subparsers: Subparsers) -> None:
         "eval",
         help="evaluate checkpoints on a suite, or one on an environment's held-out tasks",
         description="Mean reward, success and pass@k with intervals clustered by task. Failures of the environment "
-        "or the infrastructure are counted apart and never enter a rate. With --suite several checkpoints are "
+        "or the infrastructure are counted apart and never enter a rate. With --suite or --on several checkpoints are "
         "compared; an evaluation that was stopped goes on when its command is given again.",
     )
     parser.add_argument(
@@ -35,15 +37,23 @@ def add(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--env", help="environment name or import path")
     parser.add_argument("--suite", metavar="NAME|FILE", help="a suite by name, or its TOML file")
+    parser.add_argument(
+        "--on",
+        metavar="SET[=FILE],...",
+        help="known data sets (`asyncrl env list` has them), from the hub or from files, such as "
+        "gsm8k=test.jsonl,svamp",
+    )
+    parser.add_argument("--limit", type=int, help="with --on: the first tasks of each set (all)")
+    parser.add_argument("--max-tokens", type=int, help=f"with --on: tokens of an answer ({MAX_TOKENS})")
     parser.add_argument("--tasks", type=int, help="with --env: how many held-out tasks (100)")
-    parser.add_argument("--samples", type=int, help="with --env: episodes a task (1); pass@k up to this k")
+    parser.add_argument("--samples", type=int, help="with --env and --on: episodes a task (1); pass@k")
     parser.add_argument(
         "--recipe", help="take limits, engine and environment settings from this recipe or config.json"
     )
     parser.add_argument(
         "--out",
         type=Path,
-        help="with --suite the folder of the evaluation (evals/NAME); otherwise write the result as JSON",
+        help="with --suite and --on the folder of the evaluation (evals/NAME); otherwise write the result as JSON",
     )
     parser.add_argument(
         "--rows", type=Path, help="with --env: write each episode as a line of JSON, for `asyncrl compare`"
@@ -61,21 +71,46 @@ def run(args: argparse.Namespace) -> int:
     words = args.checkpoint
     args.checkpoint = [word for word in words if not OVERRIDE.match(word)]
     args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]
-    if bool(args.env) == bool(args.suite):
-        raise ConfigError("eval: give either --env NAME or --suite NAME")
+    if sum(map(bool, (args.env, args.suite, args.on))) != 1:
+        raise ConfigError("eval: give one of --env NAME, --suite NAME and --on SET")
+    for option in ("limit", "max_tokens"):
+        if getattr(args, option) is not None and not args.on:
+            raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
     from asyncrl.launch.local_models import local_model
 
     args.checkpoint = [local_model("checkpoint", checkpoint) for checkpoint in args.checkpoint]
+    if args.on:
+        from asyncrl.commands.eval_suite import run_suite
+        from asyncrl.evaluation.suite import suite_on
+
+        for option in ("tasks", "rows"):
+            if getattr(args, option) is not None:
+                raise ConfigError(
+                    f"eval: --{option} goes with --env; --on has --limit and writes all samples"
+                )
+        return run_suite(
+            args, suite_on(_sets(args.on), args.limit or 0, args.samples or 1, args.max_tokens or MAX_TOKENS)
+        )
     if args.suite:
         from asyncrl.commands.eval_suite import run_suite
+        from asyncrl.evaluation.suite import load_suite
 
         for option in ("tasks", "samples", "rows"):
             if getattr(args, option) is not None:
                 raise ConfigError(f"eval: --{option} goes with --env; a suite says itself what is played")
-        return run_suite(args)
+        return run_suite(args, load_suite(args.suite))
     if len(args.checkpoint) != 1:
         raise ConfigError("eval: --env takes one checkpoint; give a --suite to compare several")
     return _run_environment(args, args.checkpoint[0], args.tasks or 100, args.samples or 1)
+
+
+def _sets(given: str) -> dict[str, str]:
+    """Return the file of each data set of `--on`, "" for those of the hub. Raises `ConfigError`."""
+    pairs = [one.strip().partition("=") for one in given.split(",")]
+    found = {name: file for name, _, file in pairs}
+    if "" in found or len(found) != len(pairs) or any(equals and not file for _, equals, file in pairs):
+        raise ConfigError(f"--on: must be different sets, as in gsm8k=test.jsonl,svamp; got {given!r}")
+    return found
 
 
 def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samples: int) -> int:

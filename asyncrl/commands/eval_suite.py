@@ -1,4 +1,4 @@
-"""`asyncrl eval --suite NAME CHECKPOINT...`: plays what is missing, then writes results and reports."""
+"""`asyncrl eval --suite NAME CHECKPOINT...` and `--on SET,...`: plays what is missing, then writes the reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.evaluation.report import Cell, html_report, markdown_report
 from asyncrl.evaluation.results import evaluate_samples
 from asyncrl.evaluation.samples import SampleFile
-from asyncrl.evaluation.suite import Suite, check_digests, load_suite, part_tasks
+from asyncrl.evaluation.suite import Suite, check_digests, part_tasks
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.suite import check_suite, open_evaluation, play_suite, suite_config
 
@@ -23,12 +23,11 @@ EVERY_S = 10.0
 """Between two lines of progress in a log; on a terminal one line is written anew."""
 
 
-def run_suite(args: argparse.Namespace) -> int:
+def run_suite(args: argparse.Namespace, suite: Suite) -> int:
     """Evaluate checkpoints on a suite. Raises `ConfigError`, `InputError` and what ends a run."""
     repeated = [name for name in args.checkpoint if args.checkpoint.count(name) > 1]
     if repeated:
         raise ConfigError(f"eval: {repeated[0]!r} is given twice")
-    suite = load_suite(args.suite)
     configs = {
         checkpoint: suite_config(suite, checkpoint, args.recipe, args.overrides)
         for checkpoint in args.checkpoint

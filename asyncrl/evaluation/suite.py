@@ -10,11 +10,15 @@ It is a TOML file. A name finds one in `suites/` of the current folder, else one
     tasks = 50                      # the first ones of the held-out split
     tags = ["navigation"]
     digest = "0f3a..."              # of the tasks as they were when the suite was made
+
+    [parts.words]
+    set = "gsm8k"                   # a known data set, from the hub, or from `file`
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import difflib
 import hashlib
 import inspect
@@ -27,12 +31,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from asyncrl.config import expanded
-from asyncrl.config_sections import Section
+from asyncrl.config_sections import DataConfig, DataSource, Section
 from asyncrl.env.config_check import check_settings
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.evaluation.importers.records import import_tasks, importer
+from asyncrl.evaluation.importers.records import import_tasks, importer, reader_of
+from asyncrl.rewards.golds import gold_check
+from asyncrl.rows.data import open_data
+from asyncrl.rows.known_sets import known_set, known_sets
+from asyncrl.rows.settings import with_data
 from asyncrl.textfile import read_toml
 from asyncrl.types import Task
 
@@ -42,6 +50,8 @@ LOCAL = Path("suites")
 OPENED = 2
 """Tasks of a part whose opening messages enter its digest."""
 DIGEST_CHARS = 16
+PROMPT_TOKENS = 3072
+"""Context that `--on` leaves for the question."""
 
 Name = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 
@@ -52,7 +62,7 @@ class SuitePart(Section):
     env: str = ""
     """Its name or import path; that of the format where `format` names one."""
     tasks: int = Field(0, ge=0)
-    """How many tasks, the first ones of the split or file; 0 takes all of a file."""
+    """How many tasks, the first ones of the split or file; 0 takes all of a file or data set."""
     split: Literal["train", "heldout"] = "heldout"
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment."""
@@ -62,6 +72,9 @@ class SuitePart(Section):
     format: str = ""
     """Benchmark whose fields the file has: math, humaneval, mbpp, livecodebench, bfcl, bfcl_multi_turn,
     ifeval (docs/evaluation.md)."""
+    set: str = ""
+    """Known data set (docs/data.md) whose prompt, columns and reward hold for `file`; its held-out rows are those of
+    the hub without one."""
     tags: list[str] = Field(default_factory=list)
     """What results are broken down by, beside the tags in `task.data["tags"]`."""
     difficulty: str | int | None = None
@@ -71,10 +84,12 @@ class SuitePart(Section):
 
     @model_validator(mode="after")
     def _bounded(self) -> SuitePart:
-        if not self.tasks and not self.file:
+        if not self.tasks and not self.file and not self.set:
             raise ValueError("tasks: must be above 0 without a file, whose tasks end")
-        if bool(self.env) == bool(self.format):
-            raise ValueError("env: give the environment, or the format of a file, whose environment is known")
+        if sum(map(bool, (self.env, self.format, self.set))) != 1:
+            raise ValueError(
+                "env: give the environment, or the format of a file, or the known data set, whose environment is known"
+            )
         if self.format and not self.file:
             raise ValueError("file: missing; format says how a file is read")
         return self
@@ -137,25 +152,75 @@ def load_suite(given: str) -> Suite:
             for one in error.errors()
         )
         raise ConfigError(f"{path}: {error.error_count()} problem(s):\n{problems}") from None
-    parts = {}
-    for name, part in suite.parts.items():
-        env = part.env or importer(part.format, f"{path}: parts.{name}.format").ENV
-        load_env(env, f"{path}: parts.{name}.env")
-        check_settings(env, part.config, f"{path}: parts.{name}.config")
-        file = (
-            str((path.parent / expanded(f"{path}: parts.{name}.file", part.file)).absolute())
-            if part.file
-            else ""
-        )
-        parts[name] = part.model_copy(update={"env": env, "file": file})
+    return _complete(suite, f"{path}: parts.", path.parent)
+
+
+def suite_on(sets: Mapping[str, str], limit: int, samples: int, max_tokens: int) -> Suite:
+    """Return the suite of `asyncrl eval --on`: known data sets, each with its file or "" for the hub.
+
+    limit: tasks of each, 0 for all. max_tokens: of an answer. Raises `ConfigError` for an unknown set.
+    """
+    for name in sets:
+        known_set(name, "--on")
+    suite = Suite(
+        name="_".join(sets)[:100],
+        version=1,
+        samples=samples,
+        max_tokens_per_turn=max_tokens,
+        max_model_len=max_tokens + PROMPT_TOKENS,
+        parts={name: SuitePart(set=name, file=file, tasks=limit) for name, file in sets.items()},
+    )
+    return _complete(suite, "--on ", Path.cwd())
+
+
+def _complete(suite: Suite, where: str, folder: Path) -> Suite:
+    """Return a suite whose parts have their environments, and files below `folder`. Raises `ConfigError`."""
+    parts = {name: _found(part, f"{where}{name}", folder) for name, part in suite.parts.items()}
     return suite.model_copy(update={"parts": parts})
+
+
+def _found(part: SuitePart, where: str, folder: Path) -> SuitePart:
+    """Return a part with its environment and settings known and its file absolute. Raises `ConfigError`."""
+    file = str((folder / expanded(f"{where}.file", part.file)).absolute()) if part.file else ""
+    part = part.model_copy(update={"file": file})
+    if part.set:
+        return part.model_copy(update=_environment_of(part, where))
+    env = part.env or importer(part.format, f"{where}.format").ENV
+    load_env(env, f"{where}.env")
+    check_settings(env, part.config, f"{where}.config")
+    return part.model_copy(update={"env": env})
+
+
+def _environment_of(part: SuitePart, where: str) -> dict[str, Any]:
+    """Return the environment that plays a known set, and its settings. Raises `ConfigError`."""
+    known = known_set(part.set, f"{where}.set")
+    if known is None:
+        raise ConfigError(f"{where}.set: names no data set, got {part.set!r}")
+    if not part.file and known.source("heldout") is None:
+        raise ConfigError(f"{where}: {part.set!r} has no held-out rows on the hub; name its file")
+    try:
+        env = with_data({"data": _rows(part).model_dump(exclude_defaults=True)})["env"]
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    load_env(env["name"], f"{where}.set")
+    return {"env": env["name"], "config": {**env.get("config", {}), **part.config}}
+
+
+def _rows(part: SuitePart) -> DataConfig:
+    """Return the settings that read a part's known set: its rows in their own order, none of them held out."""
+    known = known_sets()[part.set]
+    source = DataSource(path=part.file) if part.file else known.source("heldout")
+    return DataConfig(set=part.set, train=source or "", heldout_share=0.0, shuffle=False)
 
 
 def part_tasks(name: str, part: SuitePart) -> list[Task]:
     """Return a part's tasks, as its environment knows them. Raises `ConfigError`, `InputError`."""
     where = f"parts.{name}"
     try:
-        if part.format:
+        if part.set:
+            rows = open_data(_rows(part), "", reader_of, gold_check).epoch(0, part.env)
+            listed = [dataclasses.replace(task, split="heldout") for task in islice(rows, part.tasks or None)]
+        elif part.format:
             listed = import_tasks(part.format, part.file)
         elif part.file:
             listed = read_task_file(part.file, part.env)
@@ -166,7 +231,7 @@ def part_tasks(name: str, part: SuitePart) -> list[Task]:
             raise
         raise ConfigError(f"{where}: the task list of {part.env!r} fails: {error}") from error
     chosen = listed[: part.tasks or None]
-    if not chosen or len(chosen) < part.tasks:
+    if not chosen or (len(chosen) < part.tasks and not part.set):
         raise ConfigError(f"{where}.tasks: {part.tasks} asked for, and there are {len(chosen)}")
     return chosen
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.config import Config
@@ -12,9 +11,9 @@ from asyncrl.config_sections import MAX_POOL
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.importers.records import importer
+from asyncrl.evaluation.importers.records import reader_of
 from asyncrl.rewards.golds import gold_check
-from asyncrl.rows.data import Data, Reader, open_data
+from asyncrl.rows.data import Data, open_data
 from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
 from asyncrl.types import Task
 
@@ -107,16 +106,6 @@ def has_rows(config: Config) -> bool:
 def rows_of(config: Config) -> Data:
     """Return the rows of `[data]`. Raises as `open_data` does."""
     return open_data(config.data, config.model.path, reader_of, gold_check)
-
-
-def reader_of(name: str) -> Reader:
-    """Return what makes a task's data of a row in a benchmark's format."""
-    module = importer(name)
-
-    def read(row: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(module.read(row).data)
-
-    return read
 
 
 def own_share(tasks: Iterable[Task], config: Config) -> Iterator[Task]:

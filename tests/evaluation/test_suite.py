@@ -13,6 +13,7 @@ from asyncrl.evaluation.suite import (
     load_suite,
     part_digest,
     part_tasks,
+    suite_on,
 )
 
 SMALL = """
@@ -150,3 +151,67 @@ def test_harbor_folders_and_environments_for_verifiers_are_parts(monkeypatch):
     tasks = {name: part_tasks(name, part) for name, part in suite.parts.items()}
     assert (len(tasks["shell"]), len(tasks["words"])) == (1, 2)
     assert len(part_digest(suite.parts["shell"], tasks["shell"])) == 16
+
+
+QUESTIONS = """\
+{"question": "Ann has 6 eggs and buys 12 more. How many has she?", "answer": "6 + 12 = 18\\n#### 18"}
+{"question": "And how many are twice as many?", "answer": "2 * 18 = 36\\n#### 36"}
+{"question": "And without six?", "answer": "#### 30"}
+"""
+
+
+def test_a_known_set_brings_its_prompt_and_its_rows_in_their_own_order():
+    Path("questions.jsonl").write_text(QUESTIONS)
+    suite = suite_of('version = 1\n[parts.words]\nset = "gsm8k"\nfile = "questions.jsonl"\ntasks = 2')
+    part = suite.parts["words"]
+    tasks = part_tasks("words", part)
+    assert part.env == "dataset"
+    assert [task.data["answer"] for task in tasks] == ["6 + 12 = 18\n#### 18", "2 * 18 = 36\n#### 36"]
+    assert {task.split for task in tasks} == {"heldout"}
+    system, user = tasks[0].data["messages"]
+    assert "boxed" in system["content"]
+    assert user["content"] == "Ann has 6 eggs and buys 12 more. How many has she?"
+
+
+def test_all_rows_of_a_set_are_played_without_a_limit():
+    Path("questions.jsonl").write_text(QUESTIONS)
+    for limit, played in ((0, 3), (2, 2), (5, 3)):
+        suite = suite_on({"gsm8k": "questions.jsonl"}, limit, 1, 100)
+        assert len(part_tasks("gsm8k", suite.parts["gsm8k"])) == played
+
+
+def test_a_set_with_a_format_has_the_environment_that_judges_it():
+    Path("HumanEval.jsonl").write_text(
+        '{"task_id": "HumanEval/0", "prompt": "def one():\\n", "entry_point": "one", '
+        '"test": "def check(f): assert f() == 1"}\n'
+    )
+    suite = suite_on({"humaneval": "HumanEval.jsonl"}, 0, 1, 100)
+    part = suite.parts["humaneval"]
+    assert part.env == "asyncrl.envs.benchmarks.program:Program"
+    (task,) = part_tasks("humaneval", part)
+    assert "def one():" in str(task.data)
+
+
+def test_several_sets_are_one_suite():
+    Path("gsm8k.jsonl").write_text(QUESTIONS)
+    suite = suite_on({"gsm8k": "gsm8k.jsonl", "svamp": ""}, 7, 4, 100)
+    assert (suite.name, suite.samples, suite.parts["svamp"].tasks) == ("gsm8k_svamp", 4, 7)
+    assert suite.max_model_len > suite.max_tokens_per_turn == 100
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ({"gsm9k": ""}, "unknown data set 'gsm9k'; did you mean 'gsm8k'"),
+        ({"livecodebench": ""}, "'livecodebench' has no held-out rows on the hub; name its file"),
+        ({"none": ""}, "names no data set, got 'none'"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(sets, said):
+    with pytest.raises(ConfigError, match=said):
+        suite_on(sets, 0, 1, 100)
+
+
+def test_a_part_with_a_set_and_an_environment_is_refused():
+    with pytest.raises(ConfigError, match="or the known data set"):
+        suite_of('version = 1\n[parts.words]\nset = "gsm8k"\nenv = "dataset"')

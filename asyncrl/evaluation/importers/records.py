@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -59,6 +59,16 @@ def importer(name: str, setting: str = "format") -> Importer:
     if name not in FORMATS:
         raise ConfigError(f"{setting}: unknown format {name!r}; allowed: {', '.join(FORMATS)}")
     return importlib.import_module(f"asyncrl.evaluation.importers.{name}")  # type: ignore[return-value]
+
+
+def reader_of(name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return what makes a task's data of a row in a benchmark's format. Raises `ConfigError` for an unknown format."""
+    module = importer(name)
+
+    def read(row: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(module.read(row).data)
+
+    return read
 
 
 def import_tasks(name: str, path: str | Path) -> list[Task]:
