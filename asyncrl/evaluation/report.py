@@ -64,6 +64,7 @@ def report_tables(result: Mapping[str, Any]) -> list[Table]:
             ],
         ),
         _repeats(checkpoints),
+        _votes(checkpoints),
         _comparisons(result["comparisons"]),
     ]
     for key, title in (("parts", "By part"), ("tags", "By tag"), ("difficulty", "By difficulty")):
@@ -149,6 +150,21 @@ def _repeats(checkpoints: Mapping[str, Any]) -> Table:
         "count."
     )
     return Table("Success over repeated samples", note, ("checkpoint", "k", "pass@k", "pass^k"), rows)
+
+
+def _votes(checkpoints: Mapping[str, Any]) -> Table:
+    rows: list[list[str | Cell]] = [
+        [name, rule, k, Cell(interval), f"{int(k) * one['tokens']:.0f}"]
+        for name, one in checkpoints.items()
+        for rule, by_k in one.get("votes", {}).items()
+        for k, interval in by_k.items()
+    ]
+    note = (
+        "Success of the answer that is chosen among k samples without knowing the right one: the most frequent one, the "
+        "shortest one, the most frequent one by votes per logarithm of its length. Over tasks with k samples that count "
+        "and an answer; unbiased. Tokens are those of k samples on average."
+    )
+    return Table("Votes", note, ("checkpoint", "chosen by", "k", "success", "tokens"), rows)
 
 
 def _comparisons(comparisons: Sequence[Mapping[str, Any]]) -> Table:

@@ -13,11 +13,15 @@ from typing import Any
 
 from asyncrl.evaluation.comparison import compare, holm
 from asyncrl.evaluation.statistics import clustered_mean, pass_at_k, pass_hat_k
+from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k
+from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.types import FailureClass
 
 Row = Mapping[str, Any]
 WORST = 10
 """Samples of each checkpoint that the report shows whole."""
+MAX_VOTES = 64
+"""Samples that vote at most."""
 REGRESSIONS = 50
 """Tasks that the report lists for each comparison."""
 
@@ -107,7 +111,44 @@ def _summary(rows: Sequence[Row], judged: set[str], samples: int) -> dict[str, A
             )
             found[name][str(k)] = asdict(clustered_mean(estimates))
         k *= 2
+    found["votes"] = _votes([row for row in valid if row["part"] in judged], samples)
     return found
+
+
+def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
+    """Return the success of the answer that each rule chooses among k samples, by rule and k; over tasks with k samples
+    that count, of which at least one has an answer that was taken from its text."""
+    by_task = _grouped(rows, lambda row: [row["task"]])
+    tasks = [mine for mine in by_task.values() if any(row.get("extracted") for row in mine)]
+    found: dict[str, dict[str, Any]] = {}
+    k = 2
+    while k <= min(samples, MAX_VOTES):
+        enough = [mine for mine in tasks if len(mine) >= k]
+        if not enough:
+            break
+        for name, rule in RULES.items():
+            estimates = {str(n): [rule(mine, k)] for n, mine in enumerate(enough)}
+            found.setdefault(name, {})[str(k)] = asdict(clustered_mean(estimates))
+        k *= 2
+    return found
+
+
+def _answers(rows: Sequence[Row]) -> list[str | None]:
+    return [canonical(row["extracted"]) if row.get("extracted") else None for row in rows]
+
+
+def _correct(rows: Sequence[Row]) -> list[bool]:
+    return [bool(row["success"]) for row in rows]
+
+
+RULES: dict[str, Callable[[Sequence[Row], int], float]] = {
+    "majority": lambda rows, k: majority_at_k(_answers(rows), _correct(rows), k),
+    "shortest": lambda rows, k: best_at_k([-row["tokens"] for row in rows], _correct(rows), k),
+    "shortest majority": lambda rows, k: shortest_majority_at_k(
+        _answers(rows), [row["tokens"] for row in rows], _correct(rows), k
+    ),
+}
+"""How one of k answers is chosen without knowing the right one."""
 
 
 def _comparisons(by_checkpoint: Mapping[str, Sequence[Row]], judged: set[str]) -> list[dict[str, Any]]:

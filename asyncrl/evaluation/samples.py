@@ -14,7 +14,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluation.rows import episode_rows
 from asyncrl.evaluation.suite import Suite
 from asyncrl.textfile import parse_lines
-from asyncrl.types import Group, Task
+from asyncrl.types import EXTRACTED, Group, Task
 
 FILE = "samples.jsonl"
 
@@ -45,6 +45,7 @@ def sample_rows(group: Group, checkpoint: str, suite: Suite, task: Task) -> Iter
             "components": t.components,
             "wall_s": t.timing.get("wall_s"),
             "error": t.error,
+            "extracted": t.info.get(EXTRACTED),
             "messages": json.loads(t.conversation) if t.conversation else [],
         }
 

@@ -117,3 +117,28 @@ def test_the_reports_say_what_the_results_say_and_quote_nothing_as_markup():
 def whole(found):
     shared = {"suite": "s", "version": 1, "description": "", "samples": 2, "temperature": 1.0}
     return {**shared, "tasks": 8, "asyncrl": "0", "complete": True, **found}
+
+
+def test_votes_choose_among_the_answers_of_a_task_and_the_report_shows_them():
+    answers = {0: "18", 1: r"\$18", 2: "20", 3: "20"}
+    rows = list(samples("a", [[1, 1, 0, 0], [0, 0, 0, 0]]))
+    for row in rows:
+        row["extracted"] = answers[row["sample"]] if row["task"] == "walk-t0" else None
+        row["tokens"] = 10 + row["sample"]
+    result = evaluate_samples(rows, ["a"], 4)
+    votes = result["checkpoints"]["a"]["votes"]
+    # One task has answers. Of its 6 pairs one is right twice, one wrong twice, four are ties; all four are a tie, too.
+    assert votes["majority"]["2"]["mean"] == pytest.approx((1 + 4 * 0.5) / 6)
+    assert votes["majority"]["4"]["mean"] == pytest.approx(0.5)
+    assert votes["majority"]["4"]["tasks"] == 1
+    # The two shortest are right: a pair's shortest is wrong only where both are the longest.
+    assert votes["shortest"]["2"]["mean"] == pytest.approx(5 / 6)
+    assert votes["shortest"]["4"]["mean"] == 1.0
+    assert votes["shortest majority"]["4"]["mean"] == 1.0
+    page = markdown_report(whole(result))
+    assert "| a | shortest | 4 | 1.000" in page
+
+
+def test_there_are_no_votes_where_no_answer_was_taken_from_the_texts():
+    rows = list(samples("a", [[1, 1], [1, 0]]))
+    assert evaluate_samples(rows, ["a"], 2)["checkpoints"]["a"]["votes"] == {}

@@ -38,7 +38,9 @@ def test_a_sample_says_what_was_played_and_what_came_of_it():
     task, one = played(tags=["all", "late"], level=3)
     said = json.dumps([{"role": "user", "content": "go"}])
     lost = trajectory("t0", 1, failure=FailureClass.INFRASTRUCTURE)
-    talked = dataclasses.replace(one.trajectories[1], conversation=said, success=True)
+    talked = dataclasses.replace(
+        one.trajectories[1], conversation=said, success=True, info={"extracted": "42"}
+    )
     first, second = sample_rows(
         dataclasses.replace(one, trajectories=(talked, dataclasses.replace(lost, error="gone"))),
         "c",
@@ -58,6 +60,7 @@ def test_a_sample_says_what_was_played_and_what_came_of_it():
         "failure": None,
     }
     assert first["messages"] == [{"role": "user", "content": "go"}]
+    assert (first["extracted"], second["extracted"]) == ("42", None)
     assert (second["failure"], second["error"], second["messages"]) == ("infrastructure", "gone", [])
     assert rows_of()[0]["difficulty"] == "1", "that of the part"
 
