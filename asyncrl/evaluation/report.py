@@ -160,8 +160,8 @@ def _votes(checkpoints: Mapping[str, Any]) -> Table:
         for k, interval in by_k.items()
     ]
     note = (
-        "Success of the answer that is chosen among k samples without knowing the right one: the most frequent one, the "
-        "shortest one, the most frequent one by votes per logarithm of its length. Over tasks with k samples that count "
+        "Success of the answer that is chosen among k samples without knowing the right one: the most frequent, the "
+        "shortest, or the most frequent by votes per logarithm of its length. Over tasks with k samples that count "
         "and an answer; unbiased. Tokens are those of k samples on average."
     )
     return Table("Votes", note, ("checkpoint", "chosen by", "k", "success", "tokens"), rows)

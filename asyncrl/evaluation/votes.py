@@ -88,9 +88,9 @@ def shortest_majority_at_k(
 ) -> float:
     """Return how often the answer with the most votes per logarithm of its mean length is right (Zeng et al. 2025).
 
-    answers: [n] as in `majority_at_k`. tokens: [n], lengths of the samples; the logarithm is of two more. Of more than
-    `MAX_SUBSETS` draws, a tenth of as many are drawn by a fixed seed: still unbiased, no longer exact. Raises `ValueError` for
-    n < k.
+    answers: [n] as in `majority_at_k`. tokens: [n], lengths of the samples; the logarithm is of two more. Where there
+    are more than `MAX_SUBSETS` draws, a tenth of as many are drawn by a fixed seed: still unbiased, no longer exact.
+    Raises `ValueError` for n < k.
     """
     _enough(answers, k)
     right = _shares(answers, correct)
