@@ -13,7 +13,6 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl import gpus
 from asyncrl.algo.curation.opponents import Population
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
-from asyncrl.config_checks import exploiter_problems, policy_problems, section_problems
+from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SCRIPTED,
@@ -182,14 +181,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Config:
-        if problem := next(chain(section_problems(self), policy_problems(self)), ""):
+        if problem := next(section_problems(self), ""):
             raise ValueError(problem)
         for name in self.policies:
             try:
                 self.policy(name)
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-        if problem := next(exploiter_problems(self), ""):
+        if problem := next(policy_problems(self), ""):
             raise ValueError(problem)
         return self
 

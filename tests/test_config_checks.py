@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
-from asyncrl.config_checks import check_minimax, check_objective
+from asyncrl.config_checks import check_objective, check_policy_objectives
 from asyncrl.errors import ConfigError
 from asyncrl.launch.check import check_recipe
 
@@ -248,7 +248,7 @@ def test_a_critics_reward_is_refused_where_the_critic_cannot_be_read_or_used(sec
 def test_a_critics_reward_needs_a_critic_and_an_objective_that_reads_it(algo, more, message):
     config = recipe(algo, **(MINIMAX | rival(**more)))
     with pytest.raises(ConfigError, match=r"policies\.rival\.minimax: must be false.*" + re.escape(message)):
-        check_minimax(config)
+        check_policy_objectives(config)
 
 
 def test_a_critics_reward_without_a_critic_is_refused_before_anything_starts():
@@ -258,8 +258,8 @@ def test_a_critics_reward_without_a_critic_is_refused_before_anything_starts():
 
 def test_a_critics_reward_keeps_groups_that_the_game_rewards_alike():
     plain, minimax = (recipe({"preset": "ppo"}, **sections) for sections in (EXPLOITER, MINIMAX))
-    check_minimax(minimax)
-    check_minimax(recipe({"preset": "ppo"}, **(MINIMAX | rival(algo={"preset": "dr_mas"}))))
+    check_policy_objectives(minimax)
+    check_policy_objectives(recipe({"preset": "ppo"}, **(MINIMAX | rival(algo={"preset": "dr_mas"}))))
     assert (plain.minimax, minimax.minimax, minimax.policy("rival").minimax) == (False, True, False)
     assert [one.policy("rival").buffer.drop_no_signal for one in (plain, minimax)] == [None, False]
 

@@ -15,8 +15,9 @@ from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
-from asyncrl.config_checks import check_curriculum, check_minimax, check_objective
+from asyncrl.config_checks import check_objective, check_policy_objectives
 from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
+from asyncrl.conflicts.curriculum import check_curriculum
 from asyncrl.env.config_check import (
     check_environment,
     check_place,
@@ -59,7 +60,7 @@ def check_recipe(config: Config) -> None:
     for one in (config, *(config.policy(name) for name in config.policies)):
         check_objective(one)
         check_provided(one.env.name, one.env.config, env_needs(one))
-    check_minimax(config)
+    check_policy_objectives(config)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
     check_curriculum(config)

@@ -16,7 +16,7 @@ OPTIONS = (*CONFIGURED, "--base-version", "--model", "--replica")
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.buffer.ledger import LedgerSettings
-    from asyncrl.config_checks import check_curriculum
+    from asyncrl.conflicts.curriculum import check_curriculum
     from asyncrl.run.model_folder import vocab_size
     from asyncrl.services.buffer.service import serve_buffer
 

@@ -1,0 +1,31 @@
+"""What groups that earlier successes complete rule out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.algo.curation.curricula import FILE_ORDER
+from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, older_groups
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps groups from being completed by earlier successes."""
+    if not recipe.train.complete_groups:
+        return
+    for wrong, why in (
+        (
+            recipe.train.schedule == "periodic",
+            "train.schedule='periodic', which trains on groups as they arrive",
+        ),
+        (recipe.curriculum.name == FILE_ORDER, f"curriculum.name={FILE_ORDER!r}, which plays each task once"),
+    ):
+        if wrong:
+            yield f"train.complete_groups must be false with {why}"
+
+
+def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
+    """Yield an objective to which a version long ago means nothing."""
+    yield from older_groups(asked, "train.complete_groups", recipe.train.complete_groups, "false")
+
+
+CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)

@@ -1,0 +1,24 @@
+"""What a cache that is kept over versions rules out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Conflicts, Recipe
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what cannot go on from an older cache."""
+    if recipe.engine.keep_kv and (recipe.lora.rank or recipe.train.schedule == "asynchronous"):
+        yield (
+            "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
+            "goes on under other weights there, got true"
+        )
+    if recipe.engine.keep_kv and recipe.engine.kv_offload_gib:
+        yield (
+            "engine.kv_offload_gib must be 0 where engine.keep_kv is true: what old weights computed would be found in "
+            f"host memory under new ones, got {recipe.engine.kv_offload_gib:g}"
+        )
+
+
+CONFLICTS = Conflicts(sections=section_problems)

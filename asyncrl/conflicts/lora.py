@@ -1,0 +1,19 @@
+"""What adapters rule out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Conflicts, Recipe
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield a transport that brings no adapters."""
+    if recipe.lora.rank and recipe.engine.weight_transfer == "collective":
+        yield (
+            "engine.weight_transfer must be 'shared_file', 'http' or 'nixl' where lora.rank is above 0: vLLM reads "
+            "adapters from files, got 'collective'"
+        )
+
+
+CONFLICTS = Conflicts(sections=section_problems)

@@ -1,0 +1,48 @@
+"""What scoring tokens under the versions that sampled them rules out, or asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, ruled_out
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps engines from being asked, before each update, for all that was sampled."""
+    if recipe.train.old_policy != "interrupt":
+        return
+    schedule = recipe.train.schedule
+    yield from ruled_out(
+        "for train.old_policy='interrupt'",
+        (
+            "train.schedule",
+            schedule not in ("asynchronous", "partial"),
+            "'asynchronous' or 'partial'",
+            f"under {schedule!r} no episode spans two versions",
+        ),
+        (
+            "buffer.max_staleness",
+            recipe.buffer.max_staleness == 0,
+            "above 0",
+            "without it no token is of an earlier version",
+        ),
+        ("lora.rank", recipe.lora.rank > 0, "0", "requests go on under the adapter they began with"),
+        (
+            "scale.engine",
+            "engine" in recipe.scale.limits,
+            "left out",
+            "an engine that leaves takes along what it has sampled",
+        ),
+    )
+
+
+def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
+    """Yield an objective that reads no such scores."""
+    if recipe.train.old_policy != "trainer" and "snapshots" not in asked.words:
+        yield (
+            f"train.old_policy: {recipe.train.old_policy!r} scores tokens for an objective that reads them, such as "
+            "one with algo.proximal.name='snapshot'; allowed otherwise: trainer"
+        )
+
+
+CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)

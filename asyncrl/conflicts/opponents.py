@@ -1,0 +1,54 @@
+"""What past versions that play one side rule out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what keeps past versions from playing one side of the episodes."""
+    chosen = recipe.opponents.choose
+    if chosen == "off":
+        return
+    if not recipe.lora.rank:
+        yield (
+            f"lora.rank must be above 0 for opponents.choose={chosen!r}: engines hold past versions as adapters beside "
+            "the newest one; 'off' is self-play, which trains all weights, too"
+        )
+    for key, wrong, why in (
+        (
+            "engine.weight_transfer",
+            recipe.engine.weight_transfer != "shared_file",
+            "engines read past versions from the folder of weights",
+        ),
+        (
+            "policies",
+            any(not policy.exploits for policy in recipe.policies.values()),
+            "each of them would need a population of its own, unless it is an exploiter",
+        ),
+        (
+            "outer.url",
+            bool(recipe.outer.url),
+            "the runs would deal each other's policies different opponents",
+        ),
+        ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
+        ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
+        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),
+        ("judge.url", bool(recipe.judge.url), "a judge gives all agents of an episode its score"),
+    ):
+        if wrong:
+            yield f"{key} must be left out with opponents.choose={chosen!r}: {why}"
+
+
+def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
+    """Yield an objective with a baseline of one player."""
+    if "greedy" in asked.words and recipe.opponents.choose != "off":
+        yield (
+            "opponents.choose: must be 'off' for an objective with a greedy baseline, which would be the main agent's "
+            f"whoever plays it; got {recipe.opponents.choose!r}"
+        )
+
+
+CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)

@@ -1,0 +1,16 @@
+"""What an outer optimizer rules out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Conflicts, Recipe
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield further policies."""
+    if recipe.outer.url and recipe.policies:
+        yield f"outer.url must be left out where there are further policies, got {recipe.outer.url!r}"
+
+
+CONFLICTS = Conflicts(sections=section_problems)

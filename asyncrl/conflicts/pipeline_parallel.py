@@ -1,0 +1,32 @@
+"""What an engine in stages rules out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what an engine does not do whose layers are split into stages."""
+    stages = recipe.engine.pipeline_parallel
+    if stages == 1:
+        return
+    yield from ruled_out(
+        f"with engine.pipeline_parallel={stages}",
+        (
+            "train.router_replay",
+            recipe.train.router_replay,
+            "false",
+            "each stage knows the experts of its own layers alone",
+        ),
+        (
+            "train.commitments",
+            recipe.train.commitments,
+            "false",
+            "the first stage has no final hidden states",
+        ),
+    )
+
+
+CONFLICTS = Conflicts(sections=section_problems)

@@ -1,0 +1,54 @@
+"""What further policies rule out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from asyncrl.algo.curation.curricula import FILE_ORDER
+from asyncrl.conflicts.protocol import Conflicts, Recipe
+
+POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""It is part of folders, files of the run and addresses of engines."""
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield the conflicts of further policies with each other and with the rest of the recipe."""
+    if not recipe.policies:
+        return
+    for key, wrong, why in (
+        ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
+        ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
+        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
+        (
+            "curriculum.name",
+            recipe.curriculum.name != FILE_ORDER,
+            "a curriculum may choose the number of episodes, and slots of other policies have rollout.group_size",
+        ),
+        ("eval.every", recipe.eval.every > 0, "an evaluation during training loads one policy"),
+    ):
+        if wrong:
+            yield (f"{key} must be left out where there are policies: {why}")
+    players: dict[str, str] = {}
+    for name, policy in recipe.policies.items():
+        if not POLICY_NAME.fullmatch(name):
+            yield (
+                f"policies.{name}: a policy's name must consist of letters, digits, '-' and '_' and begin with a "
+                f"letter or digit, got {name!r}"
+            )
+        if policy.agents and policy.exploits:
+            yield f"policies.{name}: either agents or exploits must be given, not both"
+        elif not policy.agents and not policy.exploits:
+            yield (
+                f"policies.{name}.agents: list should have at least 1 item; only an exploiter has none, whose "
+                f"policies.{name}.exploits is above 0"
+            )
+        if policy.minimax and not policy.exploits:
+            yield f"policies.{name}.minimax: must be false where policies.{name}.exploits is 0, got true"
+        for agent in policy.agents:
+            if agent in players:
+                yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")
+            players[agent] = name
+
+
+CONFLICTS = Conflicts(sections=section_problems)

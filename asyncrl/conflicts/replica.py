@@ -1,0 +1,19 @@
+"""What the second copy of the ledger rules out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Conflicts, Recipe
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield a replica of its own beside that of a buffer on a node."""
+    if recipe.buffer.machine == "node" and recipe.buffer.replica:
+        yield (
+            "buffer.replica must be left out for buffer.machine='node', whose replica the head has, got "
+            f"{recipe.buffer.replica!r}"
+        )
+
+
+CONFLICTS = Conflicts(sections=section_problems)
