@@ -6,7 +6,7 @@ computed), `environments` (by name of a service: its sessions, those in a step, 
 steps), `buffer` (groups by state), by name of a process that lives its `pids`, and with all it started its
 `processes` (processor time, in cores) and `memory_bytes` (resident; pages that processes share count in each), and of
 the machine its `cores`, and how much of `cpu` and `memory` is in use, as shares. `counts` are the workers, environment
-services and engines that there are.
+services and engines that there are. `engine_troubles` are what the workers say of engines that serve them nothing.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ class ActivityLog:
         self._processes, self._engines, self._environments = processes, engines, environments
         self._counts = {"rollout": len(workers), "env": len(environments), "engine": len(engines)}
 
-    async def record(self, stats: Mapping[str, Any]) -> None:
-        """Append a line when one is due. stats: the buffer's latest counts."""
+    async def record(
+        self, stats: Mapping[str, Any], engine_troubles: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Append a line when one is due. stats: the buffer's latest counts; engine_troubles: what workers say."""
         if self._ended or time.monotonic() - self._last_s < EVERY_S:
             return
         self._last_s = time.monotonic()
@@ -92,6 +94,7 @@ class ActivityLog:
             "cores": psutil.cpu_count(),
             "cpu": round(psutil.cpu_percent() / 100, 3),
             "memory": round(psutil.virtual_memory().percent / 100, 3),
+            **({"engine_troubles": list(engine_troubles)} if engine_troubles else {}),
         }
         try:
             with open(self._file, "a", encoding="utf-8") as file:

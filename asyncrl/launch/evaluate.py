@@ -18,6 +18,7 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
+from asyncrl.launch.engine_troubles import EngineTroubleReport, EngineTroubles
 from asyncrl.launch.placement import env_names
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.tasks import tasks_of
@@ -235,9 +236,11 @@ async def _run(
         return group
 
     async def tell() -> None:
+        troubles = EngineTroubles(bearer(token, "rollout"), EngineTroubleReport())
         while True:
             await asyncio.sleep(TELL_S)
             told.advance(0)
+            await troubles.tick([url])
 
     connector = aiohttp.TCPConnector(limit=0, ssl=client_context() or True)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:

@@ -389,6 +389,14 @@ class Roles(PolicyRoles):
         self.workers: list[ManagedProcess] = []
         self.envs: list[ManagedProcess] = []
 
+    def name_of_engine(self, url: str) -> str:
+        """Return what the engine at an address, as a worker knows it, is called; "" for one that is starting again."""
+        server = url.partition("/policies/")[0]
+        for engine in self.every_engine:
+            if server in (engine.url, *engine.earlier_urls, self.route("rollout", engine)):
+                return engine.name if self.supervisor.serves(engine) else ""
+        return f"the engine at {server}"
+
     def add_policy(self, name: str, config: Config, folder: Path, model: str) -> None:
         """Add the processes of a further policy. Call before `start`."""
         weights_dir = Path(policy_weights(str(self.weights_dir), name))

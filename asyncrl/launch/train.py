@@ -28,6 +28,7 @@ from asyncrl.gpus import found_gpus
 from asyncrl.http_clients import open_url
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.buffer_report import BufferReport
+from asyncrl.launch.engine_troubles import EngineTroubleReport, EngineTroubles
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE
 from asyncrl.launch.faulty_engines import FaultyEngines
@@ -361,6 +362,9 @@ class TrainRun:
         phases, step = TrainingPhases(self.config.train.num_steps, self.config.buffer.groups_per_step), None
         samples_due = self.eval_before is None and not self.resume
         activity = self._activity_log()
+        troubles = EngineTroubles(
+            self.roles.credentials.bearer("rollout"), EngineTroubleReport(self.roles.name_of_engine)
+        )
         full_trainers = self._full_trainers()
         scaler: Scaler | None = None
         if self.config.scale.limits:
@@ -373,7 +377,8 @@ class TrainRun:
                 for full_trainer in full_trainers:
                     if line := full_trainer.tick():
                         print_status(line)
-                await activity.record(stats)
+                await troubles.tick([worker.url for worker in self.roles.workers])
+                await activity.record(stats, troubles.listed)
                 self._report_groups(stats, report)
                 if not done:
                     further = {name: await policy.client.status() for name, policy in self.policies.items()}

@@ -21,6 +21,8 @@ ZERO_SUM = 0.1
 """Mean rewards of steps with negative ones in them that stay closer to 0 are those of both sides of a game."""
 LEAST = 5
 """Steps from which on a trend is judged."""
+LONG_TROUBLE_S = 60.0
+"""An engine that restarts serves nobody for less."""
 LEAST_PROMPTS = 10
 """Prompts from which on it is judged what becomes of them."""
 
@@ -81,6 +83,22 @@ def failed_episodes(run: Observed) -> Finding | None:
         "failed_episodes", "failing",
         f"{total} of {played:.0f} episodes failed, {lost[worst]} of them of class {worst}; the first: {first[:200]}",
         "see the logs of env and rollout-0; for slow steps raise env.step_timeout_s or lower env.max_sessions",
+    )  # fmt: skip
+
+
+def engine_troubles(run: Observed) -> Finding | None:
+    """Workers say now that an engine answers with garbage, or has not served them for a while."""
+    listed = run.activity[-1].get("engine_troubles", ()) if run.activity else ()
+    listed = [one for one in listed if one["garbage"] or one["for_s"] >= LONG_TROUBLE_S]
+    if not listed:
+        return None
+    worst = max(listed, key=lambda one: (one["garbage"], one["failures"]))
+    does = "answers with garbage" if worst["garbage"] else "fails"
+    return Finding(
+        "engine_troubles", "failing",
+        f"the engine at {worst['url']} {does}: {worst['failures']} requests or probes of a worker in "
+        f"{worst['for_s']:.0f} s; the last: {worst['error'][:200]}",
+        "see its log; end it, and the run starts its own engines again, or mend its machine",
     )  # fmt: skip
 
 
@@ -330,7 +348,7 @@ def loaded_machine(run: Observed) -> Finding | None:
 
 
 RULES: tuple[Callable[[Observed], Finding | None], ...] = (
-    failed_episodes, restarts, skipped_steps, collapse, guard_acted, no_signal, flat_reward,
+    failed_episodes, engine_troubles, restarts, skipped_steps, collapse, guard_acted, no_signal, flat_reward,
     entropy_collapse, ratio_drift, engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache,
     loaded_machine,
 )  # fmt: skip

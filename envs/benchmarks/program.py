@@ -4,6 +4,7 @@ tests of a function. None of them can be reached by the program; see docs/reward
 
 from __future__ import annotations
 
+from asyncrl.agent_time import needed_s
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.rewards.programs.published import judge_program, program_tests
 from asyncrl.types import Message, Task
@@ -33,6 +34,9 @@ class Program(Env):
         self.rules, self.time_limit_s, self.sandbox = rules, time_limit_s, sandbox
         self.statement = str(task.data["statement"])
         self.tests = program_tests(task.data)
+
+    def least_step_s(self) -> float:
+        return needed_s(self.time_limit_s)
 
     def reset(self) -> list[Message]:
         system = [{"role": "system", "content": self.rules}] if self.rules else []

@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.health import EngineHealth
 from asyncrl.services.engine.messages import GarbageError
 from asyncrl.services.engine.placement import EngineLoad, Health, place
+from asyncrl.services.engine.trouble import EngineTrouble
 
 log = logging.getLogger("asyncrl.engine")
 
@@ -47,6 +48,7 @@ class _Engine:
     others: int = 0
     """Requests that it had from other routers at the last probe."""
     held_tokens: int = 0
+    trouble: EngineTrouble = field(default_factory=EngineTrouble)
 
 
 @dataclass(slots=True)
@@ -140,6 +142,7 @@ class EngineRouter:
                 return await self._send(engine, request)
             except InfrastructureError as error:
                 self._failed(engine, error)
+                engine.trouble.failed(now_s(), error, isinstance(error, GarbageError))
                 failure = error
         raise failure or InfrastructureError("every engine has left this router")
 
@@ -214,6 +217,14 @@ class EngineRouter:
             for load in self.loads()
         ]
 
+    def troubles(self) -> list[dict[str, Any]]:
+        """Return what is wrong with each engine that serves no requests: `url`, `sound_engines` (the number of the
+        others with which nothing is) and what `EngineTrouble.described` says."""
+        now = now_s()
+        found = {url: engine.trouble.described(now) for url, engine in self._engines.items()}
+        sound = sum(one is None for one in found.values())
+        return [{"url": url, "sound_engines": sound, **one} for url, one in found.items() if one is not None]
+
     async def close(self) -> None:
         """Stop probing and close all clients."""
         if self._prober is not None:
@@ -243,6 +254,7 @@ class EngineRouter:
             engine.prefill_tokens -= prefill
             settled.running -= 1
             await self._close_retired()
+        engine.trouble.served()
         version = int(generated.versions[-1]) if len(generated.versions) else engine.health.version
         self._saw(engine, version)
         if session := self._sessions.get(request.session):
@@ -292,8 +304,13 @@ class EngineRouter:
         try:
             state = await engine.client.state(PROBE_TIMEOUT_S)
             self._saw(engine, state["version"])
+            engine.trouble.probed(now_s())
         except AsyncRLError as error:
             self._failed(engine, error)
+            garbage = isinstance(error, GarbageError)
+            if garbage or _refused(error):
+                # One that does not answer in time may be computing.
+                engine.trouble.failed(now_s(), error, garbage)
             return
         engine.waiting = state["waiting"]
         all_requests = state["running"] + engine.waiting

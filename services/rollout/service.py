@@ -329,8 +329,15 @@ class RolloutService:
     def status(self) -> dict[str, Any]:
         """Return what `/v1/status` shows."""
         engine_busy_s = self.router.busy_s
+        routers = (self.router, *(policy.router for policy in self.policies.values()))
+        troubles = [trouble for router in routers for trouble in router.troubles()]
         if self.loop is None:
-            return {"name": self.name, "mode": "on request", "engine_busy_s": engine_busy_s}
+            return {
+                "name": self.name,
+                "mode": "on request",
+                "engine_busy_s": engine_busy_s,
+                "engine_troubles": troubles,
+            }
         counters = dataclasses.asdict(self.loop.counters)
         counters["episodes"] = {str(k): v for k, v in self.loop.counters.episodes.items()}
         return {
@@ -342,6 +349,7 @@ class RolloutService:
             "groups_limit": self.loop.limit(),
             "engine_busy_s": engine_busy_s,
             **({"sessions": len(self.envs.host.sessions)} if isinstance(self.envs, LocalEnvs) else {}),
+            "engine_troubles": troubles,
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,
         }

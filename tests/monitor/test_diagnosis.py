@@ -43,6 +43,14 @@ FAILURES = [
     {"failure": "agent", "episodes": 9000, "groups": 0, "first": "gave up"},
 ]
 DEATHS = [{"name": "engine-0", "why": "was killed by signal 9"}] * 3
+GARBAGE = {
+    "url": "http://h:1",
+    "garbage": True,
+    "failures": 37,
+    "for_s": 6.0,
+    "error": "NaN",
+    "sound_engines": 0,
+}
 WAITS = {"time__wait_s": 8.0, "time__train_s": 1.0}
 LOW = {"success__mean": 0.2, "reward__mean": lambda s: 0.02 * s}
 
@@ -50,6 +58,10 @@ CASES = {
     "failed_episodes": (
         Observed(steps(), failures=FAILURES),
         "900 of 15000 .* environment; the first: ValueError: no board",
+    ),
+    "engine_troubles": (
+        Observed(steps(), activity=[{"engine_troubles": [GARBAGE]}]),
+        "http://h:1 answers with garbage: 37 requests or probes of a worker in 6 s; the last: NaN",
     ),
     "restarts": (Observed(steps(), restarts=DEATHS), "engine-0 was restarted 3 times.*killed by signal 9"),
     "skipped_steps": (

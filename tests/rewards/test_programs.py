@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.agent_time import of_step
 from asyncrl.errors import ConfigError
 from asyncrl.rewards import Completion, NotJudged, load_reward
 from asyncrl.rewards.programs.extraction import blocks, defining_block, last_block
@@ -16,7 +17,6 @@ from asyncrl.rewards.programs.published import judge_program, program_of, progra
 from asyncrl.rewards.programs.values import decode, encode
 from asyncrl.sandbox.backends import choose
 from asyncrl.sandbox.jail.client import LauncherClient
-from asyncrl.time_budget import limited_to
 
 DATA = Path(os.environ.get("ASYNCRL_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 ADD = "def check(c):\n    assert c(1, 2) == 3\n    assert c(5, 5) == 10\ncheck(add)\n"
@@ -114,11 +114,11 @@ def test_tests_that_are_broken_judge_nobody():
 def test_a_program_that_sleeps_fails_within_the_steps_budget():
     async def whole():
         slow = "import time\ndef add(a, b):\n    time.sleep(600)"
-        with limited_to(15.0):
+        with of_step(15.0):
             check = await judge_check(slow, ADD, time_limit_s=120.0)
-        with limited_to(15.0):
+        with of_step(15.0):
             calls = await judge_calls(slow, "add", [([1, 2], 3)] * 9, time_limit_s=120.0)
-        with limited_to(15.0):
+        with of_step(15.0):
             outputs = await judge_outputs("import time\ntime.sleep(600)", [("", "1")] * 9, time_limit_s=120.0)
         return check, calls, outputs
 

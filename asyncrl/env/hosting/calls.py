@@ -16,7 +16,6 @@ from asyncrl.env.hosting.failures import sort_failure
 from asyncrl.env.hosting.threads import SessionThread
 from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError, DeadlineError, InputError
-from asyncrl.time_budget import limited_to
 from asyncrl.types import Task
 
 
@@ -117,8 +116,7 @@ class EnvCalls:
         scope = asyncio.timeout(timeout_s)
         try:
             async with scope:
-                with limited_to(timeout_s):
-                    return await awaitable
+                return await awaitable
         except TimeoutError as error:
             # The environment's own TimeoutErrors are its failures.
             if not scope.expired():

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from asyncrl.rewards.answers.extraction import boxed
 from asyncrl.rewards.answers.normalisation import canonical
-from asyncrl.rewards.answers.quantities import read_canonical, same_quantity
+from asyncrl.rewards.answers.quantities import read_canonical, same_quantity, split_unit, unit_ratio
 
 EXPRESSION_CHARACTERS = 1000
 """Longer answers are no expressions; they are right only as the same text."""
@@ -118,10 +118,6 @@ _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|cong|doteq)(?![A-Za-z])|~=|≈")
 _RELATION = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t|eqslant)?(?![A-Za-z])|\\n(?:e|eq)(?![A-Za-z])")
 _AND = re.compile(r"\s+(?:and|or)\s+")
-_COUNTED = re.compile(
-    r"\s*(?:degree|%|(?<![\\A-Za-z])(?:cm|km|mm|meters?|inches|feet|units?|square units?|cubic units?|dollars?|hours?|"
-    r"minutes?|seconds?|days?|years?)(?:\s?\^\s?\{?[23]\}?)?)\s*$"
-)
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
 
@@ -178,6 +174,8 @@ def unreadable(gold: str) -> str | None:
 def expression_of(gold: str) -> str | None:
     """Return the LaTeX that computer algebra must read to judge answers to this gold; None if it is not needed."""
     text = canonical(gold)
+    if read_canonical(text) is None:
+        text = split_unit(text)[0]
     if len(text) > EXPRESSION_CHARACTERS or _is_plain(text) or _list_of(text) is not None:
         return None
     return text
@@ -240,9 +238,23 @@ def _same(gold: str, answer: str) -> Plan:
         return Ask(gold, answer) if left is None or right is None else _same_list(left, right)
     if left is not None or right is not None:
         return _same_list(left or ("", [gold]), right or ("", [answer]))
+    (gold, unit), (answer, given_unit) = split_unit(gold), split_unit(answer)
+    # "5m" is five times m, unless the other side says that m is a unit.
+    gold, answer = _without(gold, given_unit), _without(answer, unit)
     if (number is None and is_words(gold)) or is_words(answer):
         return bool(_tokens(gold)) and _tokens(gold) == _tokens(answer)
-    return Ask(_without_unit(gold), _without_unit(answer))
+    ratio_of_units = unit_ratio(unit, given_unit)
+    if ratio_of_units is None:
+        return False
+    if ratio_of_units != 1:
+        top, bottom = ratio_of_units.as_integer_ratio()
+        answer = rf"\frac{{{top}}}{{{bottom}}} \cdot ({answer})"
+    return Ask(gold, answer)
+
+
+def _without(formula: str, unit: str) -> str:
+    shorter = formula.removesuffix(unit).rstrip() if unit else formula
+    return shorter if shorter and (shorter[-1].isdigit() or shorter[-1] in ")}") else formula
 
 
 def chosen(answer: str) -> str:
@@ -341,7 +353,7 @@ def _near(value: str, other: str) -> Plan:
     left, right = read_canonical(value), read_canonical(other)
     if left is not None and right is not None:
         return abs(left.value - right.value) <= Fraction(1, 100) * max(abs(left.value), abs(right.value))
-    return Ask(_without_unit(value), _without_unit(other), is_close=True)
+    return Ask(split_unit(value)[0], split_unit(other)[0], is_close=True)
 
 
 def _is_symbol(text: str) -> bool:
@@ -423,11 +435,6 @@ def _same_list(gold: tuple[str, list[str]], answer: tuple[str, list[str]]) -> Pl
     if len(left) == 1:
         return _same(left[0], right[0])
     return Matching(tuple(tuple(_same(one, other) for other in right) for one in left))
-
-
-def _without_unit(text: str) -> str:
-    """Return an expression without the word or sign at its end that counts it: "2\\pi cm", "\\sqrt 2 degree"."""
-    return _COUNTED.sub("", text).strip()
 
 
 def needed(of: Plan) -> Sequence[Ask]:

@@ -12,9 +12,10 @@ This file imports nothing of asyncrl.
 
 import collections
 import contextlib
+import dataclasses
+import functools
 import json
 import os
-import re
 import resource
 import selectors
 import signal
@@ -36,8 +37,6 @@ WARM = (
     ("(1,2]", r"\{1,2\}"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3"),
 )
-TERM = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*([A-Za-z])")
-"""A number times a variable of one letter."""
 DIGITS = 60
 
 
@@ -59,17 +58,31 @@ def compared(op: str, gold: str, answer: str) -> str:
 def _parsed(text: str) -> Any:
     from math_verify import parse
 
-    if term := TERM.fullmatch(text.strip()):
-        # math-verify would take the letter for a unit and leave it out.
-        text = rf"{term[2]} \cdot ({term[1]})"
     try:
-        found = parse(f"${text}$", parsing_timeout=None)
+        found = parse(f"${text}$", _targets(), parsing_timeout=None)
     except (MemoryError, RecursionError):
         raise
     except Exception:
         return None
     # The second item is the text itself, where it could not be read otherwise.
     return None if not found or isinstance(found[0], str) else found[0]
+
+
+@functools.cache
+def _targets() -> list[Any]:
+    """Return what math-verify looks for, which is its default but for units.
+
+    It would leave out whatever may be one at the end: the t of "x + 3t", the c of "ab + c". Units are read before.
+    """
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig
+
+    latex = LatexExtractionConfig()
+    return [
+        dataclasses.replace(
+            latex, normalization_config=dataclasses.replace(latex.normalization_config, units=False)
+        ),
+        ExprExtractionConfig(),
+    ]
 
 
 def _equal(gold: Any, answer: Any) -> bool:

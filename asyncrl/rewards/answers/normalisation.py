@@ -38,6 +38,16 @@ _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|md|up|sl|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|boldsymbol|operatorname\*?|"
     r"bf|rm|emph|underline|bm|boxed|fbox)\s?\{([^{}]*)\}"
 )
+_UNIT_LETTERS = {
+    "m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": "liters", "l": "liters", "N": "newtons",
+    "J": "joules", "W": "watts", "V": "volts", "K": "kelvin", "in": "inches", "yd": "yards", "mi": "miles",
+}  # fmt: skip
+_UNIT = re.compile(
+    r"(?<=[\d})i])((?:\\[,;:! ]|~|\s)*)\\(?:text(?:rm)?|mathrm|mbox|hbox|rm)\s?\{\s*"
+    rf"({'|'.join(_UNIT_LETTERS)})\.?\s*\}}"
+)
+"""Upright letters behind a number or formula: a unit, where italic ones are a variable."""
+_DOLLARS = re.compile(r"^(\s*[-+]?)\s?(?:\\\$|\$(?!.*(?<!\\)\$))\s?(\d[\d,.{}!\\]*?)\.?\s*$")
 _DEGREES = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?:s)?(?![A-Za-z])")
 _POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(-])")
 """Of Python; other pairs of stars are bold."""
@@ -84,6 +94,9 @@ def canonical(text: str) -> str:
         .replace(r"\dfrac", r"\frac")
         .replace(r"\tfrac", r"\frac")
         .replace(r"\cfrac", r"\frac")
+    )
+    text = _UNIT.sub(
+        lambda found: f"{found[1]} {_UNIT_LETTERS[found[2]]} ", _DOLLARS.sub(r"\1\2 dollars", text)
     )
     text = _INFINITY.sub(r" \\infty ", _POWER.sub("^", text))
     text = text.replace("bmatrix}", "pmatrix}").replace("{smallmatrix}", "{pmatrix}")

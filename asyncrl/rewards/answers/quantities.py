@@ -40,6 +40,9 @@ _VARIABLE = re.compile(
     r"(?<![A-Za-z])(?:[a-zA-Z]|pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|min|max|mod|gcd|lcm|or|a\.?m|p\.?m|base|infty|infinity|oo)(?![A-Za-z])"
 )
 
+_FACTORS = re.compile(r"([A-Za-z]+)(?:\s?\^\s?\{?\s?[-+]?\d\s?\}?)?")
+_ORDINAL = ("st", "nd", "rd", "th")
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -71,13 +74,23 @@ def read_canonical(text: str) -> Quantity | None:
     if number is None:
         return None
     value, end, is_decimal = number
-    if re.fullmatch(r"[A-Za-z]", text[end:]):
-        # "5 m" is five metres, "5m" five times m.
+    if _has_factors(text, end):
         return None
     unit = _unit(text[end:])
     if unit is None:
         return None
     return Quantity(value, unit, is_decimal, len(re.sub(r"\D", "", text[:end]).lstrip("0")))
+
+
+def _has_factors(text: str, end: int) -> bool:
+    r"""Whether variables stand right behind the number: "5 m" is five metres, "5m" five times m, as "3ab" and
+    "\\frac{1}{2}mg" are products; "5kg", "7th" and "9apples" are not."""
+    found = _FACTORS.match(text, end)
+    if found is None:
+        return False
+    if len(found[1]) == 1 or text[end - 1] == "}":
+        return len(found[1]) < 4 and found.end() == len(text)
+    return len(found[1]) < 4 and found[1] not in _ORDINAL and _compound(canonical_unit(found[1])) is None
 
 
 def same_quantity(gold: Quantity, answer: Quantity) -> bool:
@@ -212,6 +225,7 @@ _NAMES = {
     "joule": "J", "watt": "W", "volt": "V", "celsius": "celsius", "fahrenheit": "fahrenheit", "kelvin": "K",
     "degree celsius": "celsius", "degree fahrenheit": "fahrenheit", "degree c": "celsius", "degree f": "fahrenheit",
     "hertz": "Hz", "pascal": "Pa", "mole": "mol", "ampere": "A", "ohm": "ohm",
+    "a.m": "am", "p.m": "pm",
 }  # fmt: skip
 _UNITS: dict[str, tuple[str, Fraction]] = {
     "g": ("mass", Fraction(1)), "kg": ("mass", Fraction(1000)), "mg": ("mass", Fraction(1, 1000)),
@@ -231,8 +245,49 @@ _UNITS: dict[str, tuple[str, Fraction]] = {
     "W": ("watt", Fraction(1)), "kW": ("watt", Fraction(1000)), "V": ("volt", Fraction(1)),
     "A": ("ampere", Fraction(1)),
     "Hz": ("hertz", Fraction(1)), "Pa": ("pascal", Fraction(1)), "mol": ("mole", Fraction(1)),
-    "ohm": ("ohm", Fraction(1)),
+    "ohm": ("ohm", Fraction(1)), "am": ("before noon", Fraction(1)), "pm": ("after noon", Fraction(1)),
 }  # fmt: skip
+
+
+_LONG_NAMES = [name for name in (*_NAMES, "units") if len(name) > 3 or name == "day"] + [
+    "cm",
+    "km",
+    "mm",
+    "kg",
+]
+_BEHIND = re.compile(
+    r"\s*(?:degree|%|(?<![\\A-Za-z])((?:(?:square|cubic|sq|cu)\.? )?"
+    rf"(?:{'|'.join(sorted(map(re.escape, _LONG_NAMES), key=len, reverse=True))})(?:e?s)?"
+    r"(?:(?: per |\s?/\s?)(?:[a-z]{4,12}|s|h))?(?:\s?\^\s?\{?[23]\}?)?))\s*$",
+    re.IGNORECASE,
+)
+"""What counts a formula. Abbreviations of letters that formulas have as variables ("mg", "mi", "s") do not."""
+
+_LETTER_BEHIND = re.compile(r"(.*(?:[\d)}]|\\pi))\s([mgshlLNJWVK](?:\s?\^\s?\{?[23]\}?)?)")
+_WITH_VARIABLES = re.compile(r"(?<!^)[-+]|(?<![\\A-Za-z])[A-Za-z]")
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    r"""Return a formula in canonical form without the unit at its end, and that unit as `canonical_unit` writes it.
+
+    "2\\pi cm" is ("2\\pi", "cm"). The unit is "" where there is none, for degrees and percent, and for "units".
+    """
+    if (letter := _LETTER_BEHIND.fullmatch(text)) and _WITH_VARIABLES.search(letter[1]) is None:
+        return letter[1].strip(), canonical_unit(letter[2])
+    found = _BEHIND.search(text)
+    if found is None or not (formula := text[: found.start()].strip()):
+        return text, ""
+    if not any(character.isdigit() or character == "\\" for character in formula):
+        # Words, such as "one hour".
+        return text, ""
+    unit = canonical_unit(found[1]) if found[1] else ""
+    return formula, "" if unit.startswith("unit") else unit
+
+
+def unit_ratio(gold: str, answer: str) -> Fraction | None:
+    """Return how many of the gold's unit the answer's is; 1 where only one is named, None where they differ in kind."""
+    factors = _factors(gold, answer)
+    return None if factors is None else factors[1] / factors[0]
 
 
 def _compound(unit: str) -> tuple[str, Fraction] | None:

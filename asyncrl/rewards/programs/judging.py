@@ -16,20 +16,20 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+from asyncrl.agent_time import granted
 from asyncrl.errors import ConflictError, DeadlineError
 from asyncrl.rewards.programs.packages import environment, mounts
 from asyncrl.rewards.programs.values import decode, encode
 from asyncrl.rewards.protocol import NotJudged
 from asyncrl.sandbox.backends import choose, open_sandbox, probe
 from asyncrl.sandbox.protocol import MIB, Limits, ReadEnd, SandboxProcess, SandboxSpec
-from asyncrl.time_budget import remaining_s
 
 PROGRAM_CHARACTERS = 100_000
 START_S = 60.0
@@ -88,7 +88,7 @@ async def judge_check(
         candidate, tests = await asyncio.gather(
             _start(stack, sandbox, "candidate_main.py"), _start(stack, sandbox, "tests_main.py")
         )
-        ends = time.monotonic() + remaining_s(time_limit_s)
+        ends = await stack.enter_async_context(_until(time_limit_s))
         why = await candidate.load(program, prefix, ends)
         if why:
             return Verdict((False,), why)
@@ -132,12 +132,12 @@ async def judge_calls(
         return Verdict((), why)
     async with AsyncExitStack() as stack:
         candidate = await _start(stack, sandbox, "candidate_main.py")
-        why = await candidate.load(program, PREAMBLE, time.monotonic() + remaining_s(time_limit_s))
+        async with _until(time_limit_s) as ends:
+            why = await candidate.load(program, PREAMBLE, ends)
         if why:
             return Verdict((), why)
         passed: list[bool] = []
         for number, (arguments, expected) in enumerate(tests, 1):
-            ends = time.monotonic() + remaining_s(time_limit_s)
             asked = {
                 "id": number,
                 "do": "method",
@@ -145,7 +145,8 @@ async def judge_calls(
                 "args": [encode(one, _no_object) for one in arguments],
             }
             try:
-                reply = await candidate.ask(asked, ends)
+                async with _until(time_limit_s) as ends:
+                    reply = await candidate.ask(asked, ends)
             except _Silent as error:
                 return Verdict((*passed, False), why or str(error))
             passed.append("value" in reply and _same_result(reply["value"], expected))
@@ -169,11 +170,7 @@ async def judge_outputs(
         passed: list[bool] = []
         why = ""
         for given, expected in tests:
-            limit_s = remaining_s(time_limit_s)
-            if limit_s < min(0.5, time_limit_s):
-                # The tests before took all the time that the step has.
-                return Verdict((*passed, False), why or "time limit exceeded")
-            result = await box.exec(code=code, stdin=given.encode(), timeout_s=limit_s)
+            result = await box.exec(code=code, stdin=given.encode(), timeout_s=time_limit_s)
             passed.append(result.ok and same_output(result.text, expected))
             if not passed[-1] and not why:
                 said = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -229,6 +226,13 @@ class _Silent(Exception):
     def __init__(self, said: str, timed_out: bool = False) -> None:
         super().__init__(said)
         self.timed_out = timed_out
+
+
+@asynccontextmanager
+async def _until(time_limit_s: float) -> AsyncIterator[float]:
+    """Give a program so long, or what the environment's step grants; yield when that ends, in monotonic seconds."""
+    async with granted(time_limit_s) as grant:
+        yield time.monotonic() + grant.limit_s
 
 
 class _Process:
