@@ -2,8 +2,8 @@
 
     program --HTTP proxy on 127.0.0.1:3128--> forwarder (inside) --unix socket--> AllowListProxy (outside) --> host
 
-An allowed port of this machine's loopback also listens inside, under its own address, for programs that use no proxy, such
-as Node's `fetch`. The forwarder enforces nothing: a program that bypasses it still finds only the same socket.
+An allowed port of this machine's loopback also listens inside, under its own address, for programs that use no proxy,
+such as Node's `fetch`. The forwarder enforces nothing: a program that bypasses it still finds only the same socket.
 """
 
 from __future__ import annotations
