@@ -16,8 +16,8 @@ from asyncrl.types import Message, Task
 class AgentTasks(Env):
     """An agent that plays its own episodes: a harness, a command or a Python callable.
 
-    `config["tasks"]` names the environment whose tasks it gets, or a folder of task folders; `config["task_config"]` are
-    that environment's settings. Without it tasks are numbered seeds. That environment's scripted policies also provide
+    `config["tasks"]` names the environment whose tasks it gets, or a folder of task folders, with the settings
+    `config["task_config"]`; without it tasks are numbered seeds. That environment's scripted policies also provide
     the supervised start. Training and evaluation never step it: what to do with a task is up to the agent.
     """
 

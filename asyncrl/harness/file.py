@@ -37,6 +37,8 @@ class Program(BaseModel):
     """A file or folder, relative to the harness's file."""
     version: Version | None = None
     """Of the package."""
+    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")] | None = None
+    """Python that a package of pip runs on, such as 3.12; None for asyncrl's own."""
     packages: tuple[str, ...] = ()
     """Further packages with their versions, as the registry's client takes them, such as `litellm==1.80.0`."""
 
@@ -136,9 +138,8 @@ def harness_path(name: str) -> Path:
 def read_harness(name: str) -> Harness:
     """Read a harness by its name or file. Raises `ConfigError` naming file, key and value."""
     path = harness_path(name)
-    raw = read_toml(path)
     try:
-        found = Harness.model_validate(raw)
+        found = Harness.model_validate(read_toml(path))
         _check(found)
     except ValidationError as error:
         first = error.errors()[0]
@@ -146,7 +147,7 @@ def read_harness(name: str) -> Harness:
         message = first["msg"].removeprefix("Value error, ")
         value = "" if first["type"] in ("missing", "value_error") else f", got {str(first['input'])[:100]!r}"
         raise ConfigError(f"{SETTING}: {path}: {where + ': ' if where else ''}{message}{value}") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{SETTING}: {path}: {error}") from error
     return found
 

@@ -28,8 +28,9 @@ RUNTIME = "/opt/runtime"
 INSTALL_S = 1800.0
 """The longest that a package may take to install."""
 DONE = "installed.json"
+PREFIX = "prefix.txt"
+"""Names the folder of the interpreter, where that is not the system's."""
 SHOWN_CHARACTERS = 1500
-REGISTRIES = {"npm": "npm", "pip": "pip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,13 @@ def is_installed(harness: Harness) -> bool:
 
 
 def _folder(program: Program) -> Path:
-    asked = [program.npm, program.pip, program.version, sorted(program.packages), sys.version_info[:2]]
+    asked = [
+        program.npm,
+        program.pip,
+        program.version,
+        sorted(program.packages),
+        program.python or sys.version_info[:2],
+    ]
     digest = hashlib.blake2b(json.dumps(asked).encode(), digest_size=4).hexdigest()
     name = (program.npm or program.pip or "").strip("@").replace("/", "-").partition("[")[0]
     return (cache_folder() / "harnesses" / f"{name}-{program.version}-{digest}").absolute()
@@ -112,13 +119,18 @@ def _of_npm(folder: Path) -> Installed:
 def _install_pip(program: Program, folder: Path) -> dict[str, str]:
     """Make a virtual environment whose programs and interpreter are named by their places inside."""
     packages = [f"{program.pip}=={program.version}", *program.packages]
-    _run([sys.executable, "-m", "venv", str(folder)], program)
+    interpreter = _interpreter(program)
+    _run([interpreter, "-m", "venv", str(folder)], program)
     python = folder / "bin" / "python3"
     _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], program)
     listed = _run([str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"], program)
     base = os.path.realpath(python)
     if not base.startswith("/usr/"):
-        base = f"{RUNTIME}/{os.path.relpath(base, os.path.realpath(sys.base_prefix))}"
+        prefix = os.path.realpath(
+            _run([interpreter, "-c", "import sys; print(sys.base_prefix)"], program).strip()
+        )
+        (folder / PREFIX).write_text(prefix)
+        base = f"{RUNTIME}/{os.path.relpath(base, prefix)}"
     for entry in (folder / "bin").iterdir():
         if entry.name.startswith("python"):
             entry.unlink()
@@ -139,10 +151,21 @@ def _install_pip(program: Program, folder: Path) -> dict[str, str]:
     return {entry["name"]: entry["version"] for entry in json.loads(listed)}
 
 
+def _interpreter(program: Program) -> str:
+    """Return the Python that the program runs on. Raises `UnavailableError` where it is not there."""
+    if program.python is None:
+        return sys.executable
+    name = f"python{program.python}"
+    found = shutil.which(name)
+    if found is None:
+        raise UnavailableError(f"{SETTING}: {program.pip} needs {name}, which is not there; install it")
+    return found
+
+
 def _of_pip(folder: Path) -> Installed:
     mounts = [Mount(str(folder), TARGET)]
-    if os.readlink(folder / "bin" / "python3").startswith(RUNTIME):
-        mounts.append(Mount(os.path.realpath(sys.base_prefix), RUNTIME))
+    if (folder / PREFIX).exists():
+        mounts.append(Mount((folder / PREFIX).read_text(), RUNTIME))
     return Installed(tuple(mounts), f"{TARGET}/bin", TARGET)
 
 
