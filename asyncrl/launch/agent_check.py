@@ -182,6 +182,7 @@ class _Watched(LocalHost):
 def _config(settings: dict[str, Any], limit: int) -> Config:
     return parse_config(
         {
+            "model": {"path": "scripted"},
             "env": {"name": "agent", "config": settings},
             "engine": {"max_model_len": limit},
             "rollout": {"max_tokens_per_turn": TURN, "episode_timeout_s": TIMEOUT_S},
