@@ -29,7 +29,7 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl.config import expanded
 from asyncrl.config_sections import Section
 from asyncrl.env.config_check import check_settings
-from asyncrl.env.registry import load_env
+from asyncrl.env.registry import ELSEWHERE, load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.evaluation.importers.records import import_tasks, importer
@@ -141,6 +141,11 @@ def load_suite(given: str) -> Suite:
     for name, part in suite.parts.items():
         env = part.env or importer(part.format, f"{path}: parts.{name}.format").ENV
         load_env(env, f"{path}: parts.{name}.env")
+        if env in ELSEWHERE:
+            raise ConfigError(
+                f"{path}: parts.{name}.env: {env!r} plays its own episodes, which a suite cannot; evaluate it by "
+                "`asyncrl eval CHECKPOINT --harness NAME --tasks FOLDER`"
+            )
         check_settings(env, part.config, f"{path}: parts.{name}.config")
         file = (
             str((path.parent / expanded(f"{path}: parts.{name}.file", part.file)).absolute())
