@@ -52,6 +52,7 @@ LAYERS = [
     {"chat", "evaluation"},
     {"monitor", "rollout", "train"},
     {"gateway"},
+    {"harness"},
     {"services"},
     {"launch"},
     {"plan", "study"},

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
+AGENT = "agent"
+"""The environment whose check plays a real program."""
+
 
 def add(subparsers: Subparsers) -> None:
     # This parser has no options, so that --help reaches the command's own parser.
@@ -19,6 +22,22 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.env.commands import main
+    from asyncrl.env.commands import build_parser, main
 
+    if args.arguments[:1] == ["check"] and AGENT in args.arguments:
+        parsed = build_parser().parse_args(args.arguments)
+        if parsed.names == [AGENT]:
+            return check_agent(parsed)
     return main(args.arguments)
+
+
+def check_agent(args: argparse.Namespace) -> int:
+    """Check a harness's program; return the command's exit code."""
+    from asyncrl.console import shown
+    from asyncrl.launch.agent_check import check_agent_program
+
+    findings = check_agent_program(args.config)
+    print(f"{AGENT}: {args.config['harness']}")
+    for finding in findings:
+        print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"))
+    return int(not all(finding.ok for finding in findings))

@@ -1,4 +1,4 @@
-"""`asyncrl eval CHECKPOINT --env NAME`, and `asyncrl eval --suite NAME CHECKPOINT...`, and `--on SET,...`."""
+"""`asyncrl eval CHECKPOINT` on an environment, on data sets by name, on a suite, or as an agent program plays it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 1024
 """Of an answer with `--on`."""
+CONTEXT, AGENT_CONTEXT = 4096, 65536
+"""The longest context without a recipe, in tokens; that of an agent program holds its own long prompt."""
+AGENT_TURN = 4096
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
 
 
@@ -45,7 +48,15 @@ def add(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--limit", type=int, help="with --on: the first tasks of each set (all)")
     parser.add_argument("--max-tokens", type=int, help=f"with --on: tokens of an answer ({MAX_TOKENS})")
-    parser.add_argument("--tasks", type=int, help="with --env: how many held-out tasks (100)")
+    parser.add_argument(
+        "--harness", metavar="NAME|FILE", help="an agent program that plays, by name or TOML file"
+    )
+    parser.add_argument(
+        "--tasks",
+        type=_number_or_name,
+        metavar="NUMBER|FOLDER",
+        help="with --env: how many held-out tasks (100); with --harness: a folder of task folders, or an environment",
+    )
     parser.add_argument("--samples", type=int, help="with --env and --on: episodes a task (1); pass@k")
     parser.add_argument(
         "--recipe", help="take limits, engine and environment settings from this recipe or config.json"
@@ -71,11 +82,15 @@ def run(args: argparse.Namespace) -> int:
     words = args.checkpoint
     args.checkpoint = [word for word in words if not OVERRIDE.match(word)]
     args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]
-    if sum(map(bool, (args.env, args.suite, args.on))) != 1:
-        raise ConfigError("eval: give one of --env NAME, --suite NAME and --on SET")
+    if [bool(one) for one in (args.env, args.suite, args.on, args.harness)].count(True) != 1:
+        raise ConfigError("eval: give one of --env NAME, --harness NAME, --suite NAME and --on SET")
     for option in ("limit", "max_tokens"):
         if getattr(args, option) is not None and not args.on:
             raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
+    if bool(args.harness) != isinstance(args.tasks, str):
+        raise ConfigError(
+            f"eval: --tasks: must be a folder or an environment with --harness, else a number, got {args.tasks!r}"
+        )
     from asyncrl.launch.local_models import local_model
 
     args.checkpoint = [local_model("checkpoint", checkpoint) for checkpoint in args.checkpoint]
@@ -101,7 +116,12 @@ def run(args: argparse.Namespace) -> int:
         return run_suite(args, load_suite(args.suite))
     if len(args.checkpoint) != 1:
         raise ConfigError("eval: --env takes one checkpoint; give a --suite to compare several")
-    return _run_environment(args, args.checkpoint[0], args.tasks or 100, args.samples or 1)
+    number = args.tasks if isinstance(args.tasks, int) else 0
+    return _run_environment(args, args.checkpoint[0], number or 100, args.samples or 1)
+
+
+def _number_or_name(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
 
 
 def _sets(given: str) -> dict[str, str]:
@@ -122,15 +142,24 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
     from asyncrl.launch.evaluate import play_checkpoint, summarize
     from asyncrl.launch.train import describe
 
-    env = absolute(args.env, Path.cwd())
-    fixed = (f"model.path={json.dumps(checkpoint)}", f"env.name={json.dumps(env)}")
+    fixed = [f"model.path={json.dumps(checkpoint)}"]
+    if args.harness:
+        harness = _there(args.harness) if args.harness.endswith(".toml") else args.harness
+        fixed += ['env.name="agent"', f"env.config.harness={json.dumps(harness)}"]
+        fixed += [f"env.config.tasks={json.dumps(_there(args.tasks))}"]
+    else:
+        fixed += [f"env.name={json.dumps(absolute(args.env, Path.cwd()))}"]
     if args.recipe:
         config = load_config(args.recipe, [*fixed, *args.overrides])
     else:
         data: dict[str, Any] = {
             "run": {"python_path": [str(Path.cwd())]},
-            "engine": {"max_model_len": _context(checkpoint)},
+            "engine": {"max_model_len": _context(checkpoint, AGENT_CONTEXT if args.harness else CONTEXT)},
         }
+        if args.harness:
+            data["rollout"] = {
+                "max_tokens_per_turn": max(1, min(AGENT_TURN, data["engine"]["max_model_len"] // 4))
+            }
         for override in (*fixed, *args.overrides):
             apply_override(data, override)
         config = parse_config(data)
@@ -152,9 +181,14 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
     return int(args.fail_under is not None and any_under({checkpoint: result.mean}, args.fail_under))
 
 
-def _context(checkpoint: str) -> int:
-    """Return the checkpoint's own context length, at most 4096."""
+def _there(text: str) -> str:
+    """Return a file or folder of the current folder by its whole path, and a name as it is."""
+    return str(Path(text).absolute()) if Path(text).exists() else text
+
+
+def _context(checkpoint: str, most: int) -> int:
+    """Return the checkpoint's own context length, at most `most`."""
     path = Path(checkpoint) / "config.json"
     if not path.is_file():
-        return 4096
-    return min(4096, int(json.loads(path.read_text()).get("max_position_embeddings", 4096)))
+        return most
+    return min(most, int(json.loads(path.read_text()).get("max_position_embeddings", most)))

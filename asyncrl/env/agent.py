@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, Literal
@@ -13,11 +14,11 @@ from asyncrl.types import Message, Task
 
 
 class AgentTasks(Env):
-    """An agent that plays its own episodes: a command or a Python callable.
+    """An agent that plays its own episodes: a harness, a command or a Python callable.
 
-    `config["tasks"]` names the environment whose tasks it gets, with the settings `config["task_config"]`; without it
-    tasks are numbered seeds. That environment's scripted policies also provide the supervised start. Training and
-    evaluation never step it: what to do with a task is up to the agent.
+    `config["tasks"]` names the environment whose tasks it gets, or a folder of task folders, with the settings
+    `config["task_config"]`; without it tasks are numbered seeds. That environment's scripted policies also provide
+    the supervised start. Training and evaluation never step it: what to do with a task is up to the agent.
     """
 
     def __init__(
@@ -25,6 +26,8 @@ class AgentTasks(Env):
         task: Task,
         command: list[str] | None = None,
         callable: str = "",
+        harness: str = "",
+        sandbox: str = "auto",
         environment: dict[str, str] | None = None,
         cwd: str = "",
         gateway: str = "",
@@ -39,7 +42,8 @@ class AgentTasks(Env):
             raise ConfigError(
                 'env.config.tasks: needed where an agent\'s tasks are played without it, as in "sft"'
             )
-        self.played = _load(tasks)(replace(task, env=tasks), **(task_config or {}))
+        name, settings = source_of(tasks, task_config)
+        self.played = _load(name)(replace(task, env=name), **settings)
         self.max_turns = self.played.max_turns
         self.tools = self.played.tools  # type: ignore[misc]
 
@@ -49,17 +53,18 @@ class AgentTasks(Env):
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield key, name and settings of the environment whose tasks it gets."""
         if tasks:
-            _load(tasks)
-            yield "task_config", tasks, task_config or {}
+            name, settings = source_of(tasks, task_config)
+            _load(name)
+            yield "task_config", name, settings
 
     @classmethod
     def tasks(cls, split: str, env: str, **config: Any) -> Iterator[Task]:
         """Yield the tasks of a split, in a fixed order."""
-        source = config.get("tasks", "")
-        if not source:
+        if not config.get("tasks"):
             yield from super().tasks(split, env)
             return
-        for task in _load(source).tasks(split, source, **config.get("task_config", {})):
+        name, settings = source_of(config["tasks"], config.get("task_config"))
+        for task in _load(name).tasks(split, name, **settings):
             yield replace(task, env=env)
 
     def reset(self) -> Any:
@@ -76,6 +81,15 @@ class AgentTasks(Env):
 
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return self.played.random_policy(messages, rng)
+
+
+def source_of(tasks: str, task_config: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    """Return name and settings of the environment whose tasks an agent gets: `tasks` names it, or a folder of task
+    folders, which are `terminal`'s."""
+    settings = dict(task_config or {})
+    if ":" not in tasks and (os.sep in tasks or tasks in (".", "..")):
+        return "terminal", {"folder": tasks, **settings}
+    return tasks, settings
 
 
 def _load(name: str) -> type[Env]:

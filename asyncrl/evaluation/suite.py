@@ -33,7 +33,7 @@ from pydantic import Field, ValidationError, model_validator
 from asyncrl.config import expanded
 from asyncrl.config_sections import DataConfig, DataSource, Section
 from asyncrl.env.config_check import check_settings
-from asyncrl.env.registry import load_env
+from asyncrl.env.registry import ELSEWHERE, load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.evaluation.importers.records import import_tasks, importer, reader_of
@@ -187,6 +187,11 @@ def _found(part: SuitePart, where: str, folder: Path) -> SuitePart:
         return part.model_copy(update=_environment_of(part, where))
     env = part.env or importer(part.format, f"{where}.format").ENV
     load_env(env, f"{where}.env")
+    if env in ELSEWHERE:
+        raise ConfigError(
+            f"{where}.env: {env!r} plays its own episodes, which a suite cannot; evaluate it by "
+            "`asyncrl eval CHECKPOINT --harness NAME --tasks FOLDER`"
+        )
     check_settings(env, part.config, f"{where}.config")
     return part.model_copy(update={"env": env})
 

@@ -92,6 +92,8 @@ class AgentSettings:
     """Of one episode."""
     response_format: Literal["ignore", "refuse"] = "ignore"
     """What becomes of calls that ask for JSON of a schema."""
+    context_tokens: int = 0
+    """What an agent is told of the longest conversation; 0 where that is not known."""
 
 
 class AgentPlayer:
@@ -128,13 +130,21 @@ class AgentPlayer:
             order=request.order,
             max_trajectories=settings.max_trajectories,
             response_format=settings.response_format,
+            headers=dict(self.agent.recording.headers),
+            housekeeping=list(self.agent.recording.housekeeping),
         )
-        episode = await self.host.open(spec)
+        episode = replace(
+            await self.host.open(spec),
+            context_tokens=settings.context_tokens or settings.max_tokens,
+            turn_tokens=settings.max_tokens_per_turn,
+            max_calls=settings.max_calls,
+        )
         report: Report | None = None
         start = time.monotonic()
         try:
-            described = {**task_to_map(task), "episode_index": index}
-            report = await self.agent.run(described, episode, max(0.1, request.timeout_s - GRACE_S))
+            limit_s = max(0.1, request.timeout_s - GRACE_S)
+            described = {**task_to_map(task), "episode_index": index, "timeout_s": limit_s}
+            report = await self.agent.run(described, episode, limit_s)
         finally:
             if report is None:
                 # Cancelled: what the agent still asks for must not be sampled.
@@ -180,20 +190,31 @@ def outcome(report: Report, episode: dict[str, Any]) -> Outcome:
     answered, limit = episode["calls"] > 0, episode["limit"] or episode["cut"]
     judged = report.reward is not None or bool(episode["counters"].get("rewards", 0))
     problem = f"agent: {report.problem}"
+    # A program that asked had been started.
+    end = "exit" if report.end == "not started" and answered else report.end
     if not report.problem:
+        if report.must_ask and not answered and not limit and not episode["lost"]:
+            return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, f"agent: {_unanswered(episode)}")
         if judged:
             return Outcome()
         error = "agent: reported no reward, neither at its end nor over HTTP"
         return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, error)
     if episode["lost"]:
         return Outcome(Status.FAILED, FailureClass.INFRASTRUCTURE, problem)
-    if answered and report.end == "deadline" and (judged or not episode["running"]):
+    if answered and end == "deadline" and (judged or not episode["running"]):
         return Outcome(Status.TRUNCATED, None, problem, gave_up=not judged)
-    if answered and report.end in ("exit", "raised") and limit:
+    if answered and end in ("exit", "raised") and limit:
         return Outcome(Status.TRUNCATED, None, limit, gave_up=not judged)
-    if answered and report.end == "exit":
+    if answered and end == "exit":
         return Outcome(Status.FINISHED, None, problem, gave_up=not judged)
     if not answered and limit:
         return Outcome(Status.TRUNCATED, None, limit)
-    refusal = f"; its last call was refused: {episode['refusal']}" if episode["refusal"] else ""
-    return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, problem + refusal)
+    return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, problem + _refusal(episode))
+
+
+def _refusal(episode: dict[str, Any]) -> str:
+    return f"; its last call was refused: {episode['refusal']}" if episode["refusal"] else ""
+
+
+def _unanswered(episode: dict[str, Any]) -> str:
+    return f"no call was ever answered{_refusal(episode)}"

@@ -42,6 +42,12 @@ class OpenEpisode:
     """Address of the gateway; OpenAI's clients take it with `/v1` appended, Anthropic's as it is."""
     reward_key: str = ""
     """Reports rewards over HTTP; for the process that runs the agent, never for programs of the policy."""
+    context_tokens: int = 0
+    """The longest conversation with its answer; 0 where that is not known."""
+    turn_tokens: int = 0
+    """The longest answer; 0 for as long as fits."""
+    max_calls: int = 0
+    """0 for any number."""
 
     def environment(self) -> dict[str, str]:
         """Environment variables by which the SDKs find gateway and key."""
@@ -76,10 +82,27 @@ class Report:
     """Why it failed: its exit code and last output, or its deadline."""
     end: End = ""
     """How it ended where there is a problem."""
+    must_ask: bool = False
+    """Whether the reward says nothing where no call was ever answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the gateway must know of an agent's program to record its conversations."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names of its headers, by what they say: see `client_headers.read_client_headers`."""
+    housekeeping: tuple[str, ...] = ()
+    """Texts of first messages that only conversations of housekeeping have."""
+
+
+PLAIN = Recording()
 
 
 class Agent(Protocol):
     """Runs one episode."""
+
+    recording: Recording
 
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
         """Return shortly after `timeout_s` at the latest, whatever the agent does; nothing of it is left running."""
@@ -138,6 +161,8 @@ class CallableAgent:
     It returns a reward, a map like a command's report, or None. A thread cannot be ended from outside: past its
     deadline it continues, but its episode's key is refused, and the worker does not wait for it, even at its exit.
     """
+
+    recording = PLAIN
 
     def __init__(self, function: Callable[[dict[str, Any], OpenEpisode], Any]) -> None:
         self.function = function
@@ -204,7 +229,7 @@ def load_agent(config: Mapping[str, Any]) -> Agent:
     `pkg.module:function` or `path/to/file.py:function`. Raises `ConfigError`."""
     command, path = config.get("command"), config.get("callable")
     if (command is None) == (path is None):
-        raise ConfigError("env.config: an agent needs either command or callable")
+        raise ConfigError("env.config: an agent needs one of harness, command and callable")
     if command is not None:
         if (
             not isinstance(command, list | tuple)

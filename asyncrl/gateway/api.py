@@ -253,7 +253,8 @@ class _Call:
         await self.send({"type": "http.response.body", "body": body, "more_body": not last})
 
     def _hinted(self, request: ApiRequest) -> ApiRequest:
-        client = read_client_headers(self.headers)
+        own = None if self.episode is None else self.episode.spec.headers
+        client = read_client_headers(self.headers, own)
         agent = self.headers.get(AGENT_HEADER, b"").decode("latin-1")[:200] or client.agent
         ttl_s = _seconds(self.headers.get(TTL_HEADER))
         caller = self.headers.get(CALLER_HEADER, b"").decode("latin-1")[:200]

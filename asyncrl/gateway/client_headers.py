@@ -38,14 +38,22 @@ class ClientHeaders:
     """Program and version."""
 
 
-def read_client_headers(headers: Mapping[bytes, bytes]) -> ClientHeaders:
-    """Read the headers of a request; names in lower case."""
+def read_client_headers(
+    headers: Mapping[bytes, bytes], own: Mapping[str, str] | None = None
+) -> ClientHeaders:
+    """Read the headers of a request; names in lower case.
+
+    own: names of further headers by what they say: "thread", "caller", "agent".
+    """
+    named = {what: (name.lower().encode(),) for what, name in (own or {}).items()}
 
     def first(names: tuple[bytes, ...]) -> str:
         found = next((headers[name] for name in names if headers.get(name)), b"")
         return found.decode("latin-1")[:MAX_LENGTH]
 
-    caller = first(_CALLERS)
-    agent = first(_NAMES) or (SUB_AGENT if caller or first(_OWN) else "")
+    caller = first(named.get("caller", ()) + _CALLERS)
+    agent = first(named.get("agent", ()) + _NAMES) or (SUB_AGENT if caller or first(_OWN) else "")
     program = _PROGRAM.match(headers.get(b"user-agent", b"").decode("latin-1"))
-    return ClientHeaders(agent, first(_THREADS), caller, program[0] if program else UNKNOWN)
+    return ClientHeaders(
+        agent, first(named.get("thread", ()) + _THREADS), caller, program[0] if program else UNKNOWN
+    )

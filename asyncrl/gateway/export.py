@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,17 +31,23 @@ MAX_TRAJECTORIES = 64
 """Of an episode: an agent that compacts its context again and again starts a conversation each time."""
 
 
-def main_first(tree: CallTree, most: int = MAX_TRAJECTORIES) -> tuple[list[Call], frozenset[int]]:
+def main_first(
+    tree: CallTree, most: int = MAX_TRAJECTORIES, housekeeping_texts: Sequence[str] = ()
+) -> tuple[list[Call], frozenset[int]]:
     """Return the leaves in the order of their trajectories, at most so many, and the roots that are housekeeping.
 
     First come the main agent's conversations, then those of sub-agents, last housekeeping: conversations without tools
-    beside others with tools, that no agent's call has started, such as titles, probes and summaries. Of too many the
-    first is kept and the latest of the others, housekeeping last of all.
+    beside others with tools, that no agent's call has started, such as titles, probes and summaries, and those that
+    open with one of `housekeeping_texts`. Of too many the first is kept and the latest of the others, housekeeping last
+    of all.
     """
     with_tools = {call.root for call in tree.calls if call.tools}
     started = {call.root for call in tree.calls if call.agent or call.caller is not None}
     every = {call.root for call in tree.calls}
-    housekeeping = frozenset(every - with_tools - started) if with_tools else frozenset()
+    said = {call.root for call in tree.calls if call.parent is None and _opens_with(call, housekeeping_texts)}
+    housekeeping = frozenset(every - with_tools - started if with_tools else ()) | (
+        said if said != every else set()
+    )
 
     def place(leaf: Call) -> tuple[bool, bool, int]:
         return leaf.root in housekeeping, leaf.root in started, leaf.root
@@ -52,6 +59,12 @@ def main_first(tree: CallTree, most: int = MAX_TRAJECTORIES) -> tuple[list[Call]
     return [kept[0], *kept[max(1, len(kept) - most + 1) :]], housekeeping
 
 
+def _opens_with(call: Call, texts: Sequence[str]) -> bool:
+    """Whether one of the texts stands in what a conversation began with, its first sampled turn left out."""
+    opening = [str(message.get("content")) for message in call.messages[:-1]]
+    return any(text in said for text in texts for said in opening)
+
+
 def export_tree(
     tree: CallTree,
     task_id: str,
@@ -59,6 +72,7 @@ def export_tree(
     verdict: Verdict,
     timing: dict[str, float],
     most: int = MAX_TRAJECTORIES,
+    housekeeping_texts: Sequence[str] = (),
 ) -> tuple[list[Trajectory], int]:
     """Return the trajectories of an episode and how many of their tokens differ from what the engine read.
 
@@ -70,7 +84,7 @@ def export_tree(
     components likewise.
     An episode without calls gives one empty trajectory, which carries its status.
     """
-    leaves, housekeeping = main_first(tree, most)
+    leaves, housekeeping = main_first(tree, most, housekeeping_texts)
     owner: dict[int, int] = {}
     for number, leaf in enumerate(leaves):
         for call in path(leaf):

@@ -49,6 +49,10 @@ class EpisodeSpec(BaseModel):
     would make the trainer's log-probabilities wrong."""
     max_trajectories: int = Field(MAX_TRAJECTORIES, ge=1)
     """Conversations that become trajectories, see `asyncrl.gateway.export.main_first`."""
+    headers: dict[Literal["thread", "caller", "agent"], str] = Field(default_factory=dict)
+    """Headers in which the agent's program says which of its conversations asks, beside those that are known."""
+    housekeeping: list[str] = Field(default_factory=list, max_length=64)
+    """Texts of first messages that only conversations of housekeeping have."""
     order: int = Field(0, ge=0)
     """Place among the requests that wait for an engine, lower ones first."""
 
@@ -162,7 +166,13 @@ class Episode:
         verdict = Verdict(status, failure, error, self.reward, self.components, self.success)
         timing = {"wall_s": self.clock() - self.started, "engine_s": self.engine_s}
         trajectories, drifted = export_tree(
-            self.tree, self.spec.task_id, self.spec.episode_index, verdict, timing, self.spec.max_trajectories
+            self.tree,
+            self.spec.task_id,
+            self.spec.episode_index,
+            verdict,
+            timing,
+            self.spec.max_trajectories,
+            self.spec.housekeeping,
         )
         self.counters["retokenized_tokens"] = drifted
         if left_out := len(self.tree.leaves()) - len(trajectories):

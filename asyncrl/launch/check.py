@@ -28,8 +28,9 @@ from asyncrl.env.config_check import (
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError
-from asyncrl.gateway.agents import load_agent
+from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
+from asyncrl.harness.agent import HarnessAgent, load_any_agent
 from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
@@ -161,7 +162,7 @@ def check_tasks(config: Config) -> bool:
     if has_rows(config):
         check_rewards(config)
     if env.name in ELSEWHERE:
-        check_agent(env.config)
+        check_agent(env.config, task, config.rollout.episode_timeout_s - GRACE_S)
         return False
     offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     if env.task_file and heldout is not None:
@@ -241,15 +242,18 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
     if env.name in ELSEWHERE:
-        check_agent(env.config)
+        check_agent(env.config, task, config.rollout.episode_timeout_s - GRACE_S)
         return check_turn_format(config, False)
     offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     return check_turn_format(config, offers_tools)
 
 
-def check_agent(settings: dict[str, Any]) -> None:
-    """Check that an agent can be started: its function imported, or its program found."""
-    load_agent(settings)
+def check_agent(settings: dict[str, Any], task: Task, timeout_s: float) -> None:
+    """Check that an agent can be started: its function imported, or its program found; of a harness, installed, and
+    `task` read, which may take it `timeout_s`."""
+    agent = load_any_agent(settings)
+    if isinstance(agent, HarnessAgent):
+        agent.check(task, timeout_s)
     command, cwd = settings.get("command"), settings.get("cwd")
     if cwd and not Path(cwd).is_dir():
         raise ConfigError(f"env.config.cwd: there is no folder {cwd!r}")

@@ -2,7 +2,8 @@
 
     program --HTTP proxy on 127.0.0.1:3128--> forwarder (inside) --unix socket--> AllowListProxy (outside) --> host
 
-The forwarder enforces nothing: a program that bypasses it still finds only the same socket.
+An allowed port of this machine's loopback also listens inside, under its own address, for programs that use no proxy,
+such as Node's `fetch`. The forwarder enforces nothing: a program that bypasses it still finds only the same socket.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ MAX_CONNECTIONS = 64
 
 FORWARDER = f"""
 import os, socket, sys, threading
-server = socket.create_server(("127.0.0.1", {PORT}), backlog=64)
+relayed = [int(port) for port in sys.argv[1].split(",") if port]
+servers = {{port: socket.create_server(("127.0.0.1", port), backlog=64) for port in [{PORT}, *relayed]}}
 child = os.fork()
 if child == 0:
-    server.close()
+    for server in servers.values():
+        server.close()
     try:
-        os.execvp(sys.argv[1], sys.argv[1:])
+        os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:
-        print(f"{{sys.argv[1]}}: {{error.strerror}}", file=sys.stderr)
+        print(f"{{sys.argv[2]}}: {{error.strerror}}", file=sys.stderr)
         os._exit(127)
 def pump(source, target):
     try:
@@ -47,26 +50,55 @@ def pump(source, target):
             sock.shutdown(socket.SHUT_RDWR if sock is source else socket.SHUT_WR)
         except OSError:
             pass
-def accept():
+def connect(inner, port):
+    outer = socket.socket(socket.AF_UNIX)
+    try:
+        outer.connect("{INNER_FOLDER}/{SOCKET}")
+        if port != {PORT}:
+            outer.sendall(f"CONNECT 127.0.0.1:{{port}} HTTP/1.1\\r\\n\\r\\n".encode())
+            head = b""
+            while not head.endswith(b"\\r\\n\\r\\n"):
+                byte = outer.recv(1)
+                if not byte:
+                    raise OSError("refused")
+                head += byte
+            if b" 200 " not in head.split(b"\\r\\n")[0]:
+                raise OSError("refused")
+    except OSError:
+        inner.close()
+        outer.close()
+        return
+    threading.Thread(target=pump, args=(inner, outer), daemon=True).start()
+    pump(outer, inner)
+def accept(port):
     while True:
-        inner, _ = server.accept()
-        outer = socket.socket(socket.AF_UNIX)
-        try:
-            outer.connect("{INNER_FOLDER}/{SOCKET}")
-        except OSError:
-            inner.close()
-            continue
-        for pair in ((inner, outer), (outer, inner)):
-            threading.Thread(target=pump, args=pair, daemon=True).start()
-threading.Thread(target=accept, daemon=True).start()
+        inner, _ = servers[port].accept()
+        threading.Thread(target=connect, args=(inner, port), daemon=True).start()
+for port in servers:
+    threading.Thread(target=accept, args=(port,), daemon=True).start()
 status = os.waitpid(child, 0)[1]
 os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 """
 
 
-def wrap(argv: list[str]) -> list[str]:
+LOOPBACK = "127.0.0.1"
+NO_PROXY_ENV = {"no_proxy": LOOPBACK, "NO_PROXY": LOOPBACK}
+"""Where a port of the loopback is relayed."""
+
+
+def wrap(argv: list[str], entries: tuple[str, ...]) -> list[str]:
     """Return the command that runs `argv` next to a forwarder."""
-    return ["python3", "-I", "-S", "-c", FORWARDER, *argv]
+    return ["python3", "-I", "-S", "-c", FORWARDER, ",".join(map(str, relayed(entries))), *argv]
+
+
+def relayed(entries: tuple[str, ...]) -> list[int]:
+    """Return the ports of the loopback that `entries` name, which listen inside, too; those that need rights do not."""
+    return sorted(port for host, port in parse(entries) if host == LOOPBACK and port >= 1024 and port != PORT)
+
+
+def environment(entries: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables by which programs find the proxy."""
+    return PROXY_ENV | (NO_PROXY_ENV if relayed(entries) else {})
 
 
 def parse(entries: tuple[str, ...]) -> set[tuple[str, int]]:

@@ -113,8 +113,8 @@ class BubblewrapSandbox(LocalSandbox):
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         if self.spec.allow_hosts:
-            argv = allow_list.wrap(argv)
-            env = allow_list.PROXY_ENV | env
+            argv = allow_list.wrap(argv, self.spec.allow_hosts)
+            env = allow_list.environment(self.spec.allow_hosts) | env
         options = [
             *self._options(env, cwd, judging),
             "--json-status-fd",

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import needed_s, part
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.workspace import Workspace
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.repair.faults import faults
 from asyncrl.envs.repair.problem import Repository, make_repository
@@ -23,6 +24,8 @@ from asyncrl.types import Message, Task
 
 RULES = "A test fails. Find the fault and repair it with the tools. When it is repaired, say done."
 FILE_CHARACTERS = 20_000
+TASK = "A test of this small Python repository fails. Find the fault in its code and repair it."
+RUN_TESTS = "run_tests.py"
 MAX_FILES = 40
 CALLS_SHARE = 0.5
 """Of the agent's time in a step, for its calls; the rest is for the hidden ones that judge."""
@@ -93,6 +96,22 @@ class Repair(ProceduralEnv):
             reward=float(right == 1.0), done=True, success=right == 1.0, components=components,
             truncated=bool(messages) and right < 1,
         )  # fmt: skip
+
+    def workspace(self) -> Workspace:
+        """Return the repository as a folder for an agent program; see `asyncrl.env.workspace`."""
+        files = {path: text.encode() for path, text in self.files.items()} | {
+            RUN_TESTS: _program("tests_runner").encode()
+        }
+        return Workspace(
+            f"{TASK} Its tests run with: python3 {RUN_TESTS}", files, judge_timeout_s=WALL_S, judge_spec=SPEC
+        )
+
+    async def judge(self, box: Sandbox) -> Step:
+        """Make the hidden calls in what an agent program has left."""
+        right = await self._judge_in(box)
+        return Step(
+            reward=float(right == 1.0), done=True, success=right == 1.0, components={"calls_right": right}
+        )
 
     async def close(self) -> None:
         await self.box.close()
@@ -175,10 +194,16 @@ class Repair(ProceduralEnv):
         try:
             opened = await box.open()
             await self._write(opened, {p: text for p, text in self.files.items() if "/" not in p})
-            calls = json.dumps(self.repository.calls).encode()
-            result = await opened.exec(code=_program("grade_runner"), stdin=calls)
+            return await self._judge_in(opened)
         finally:
             await box.close()
+
+    async def _judge_in(self, box: Sandbox) -> float:
+        """Make the calls in the folder of a sandbox where no program of the agent runs."""
+        if not self.repository.calls:
+            return 0.0
+        calls = json.dumps(self.repository.calls).encode()
+        result = await box.exec(code=_program("grade_runner"), language="python", stdin=calls)
         given = _last_list(result.text)
         right = sum(a == b for a, b in zip(given, self.repository.expected, strict=False))
         return right / len(self.repository.expected)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import needed_s, own, part
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.workspace import Workspace
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, archive, find_folders, read_folder, rename_paths
@@ -22,7 +23,7 @@ from asyncrl.envs.terminal.shell import Shell
 from asyncrl.envs.terminal.verify import Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
 from asyncrl.errors import EnvironmentFailure
-from asyncrl.sandbox.protocol import MIB, Limits, SandboxSpec
+from asyncrl.sandbox.protocol import MIB, Limits, Sandbox, SandboxSpec
 from asyncrl.types import Message, Task
 
 RULES = "Do the task with tool shell, which runs bash commands. When it is done, say done."
@@ -107,6 +108,18 @@ class Terminal(ProceduralEnv):
             reward=verdict.reward, done=True, success=verdict.reward == 1, components=components,
             truncated=bool(messages) and verdict.reward < 1,
         )  # fmt: skip
+
+    def workspace(self) -> Workspace:
+        """Return the task as a folder for an agent program; see `asyncrl.env.workspace`."""
+        text = rename_paths(self.work.instruction, self.work.workdir).strip()
+        work, spec = self.work, SandboxSpec("bash", LIMITS, image=self.work.image)
+        return Workspace(text, work.files, work.executable, work.verifier_timeout_s, spec)
+
+    async def judge(self, box: Sandbox) -> Step:
+        """Run the tests on what an agent program has left."""
+        verdict = await verify(box, self.work)
+        components = {"tests_passed": verdict.passed}
+        return Step(reward=verdict.reward, done=True, success=verdict.reward == 1, components=components)
 
     async def close(self) -> None:
         await self.box.close()

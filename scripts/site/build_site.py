@@ -43,13 +43,13 @@ def _pages(folder: str, names: str) -> list[str]:
 NAVIGATION: dict[str, list[str]] = {
     "Tutorial": _pages(
         "docs/tutorial",
-        "README 0-your-data 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster",
+        "README 0-your-data 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster 8-your-agent",
     ),
     "Concepts": _pages(
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
     ),
     "How-to": [
-        *_pages("docs", "which-method data environments rewards sft adapters sandbox gateway tool-formats"),
+        *_pages("docs", "which-method data environments rewards sft adapters sandbox gateway harnesses tool-formats"),
         *_pages("docs", "evaluation monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),
     ],

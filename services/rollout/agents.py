@@ -18,13 +18,13 @@ from asyncrl.chat.tool_formats import TurnFormat, load_format
 from asyncrl.config import Config
 from asyncrl.env.config_check import check_settings
 from asyncrl.gateway.agent_player import MAX_RUNNING, AgentPlayer, AgentSettings, EpisodeHost, LocalHost
-from asyncrl.gateway.agents import load_agent
 from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.export import MAX_TRAJECTORIES
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.sampler import Sampler
 from asyncrl.gateway.sampling import Engines
 from asyncrl.generation import Generated, GenerateRequest, Generator
+from asyncrl.harness.agent import load_any_agent
 from asyncrl.http_checks import Hosts
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.gateway.client import GatewayClient
@@ -49,7 +49,7 @@ class Agents:
     ) -> None:
         check_settings(AGENT, config.env.config)
         self.config = config
-        self.agent = load_agent(config.env.config)
+        self.agent = load_any_agent(config.env.config)
         model = config.model
         reread = partial(load_format, model.tool_format, model.reasoning_format)
         self.episodes = Episodes(

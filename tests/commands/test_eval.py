@@ -17,7 +17,7 @@ def parsed(*words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("model",), "give one of --env NAME, --suite NAME and --on SET"),
+        (("model",), "give one of --env NAME, --harness NAME, --suite NAME and --on SET"),
         (("model", "--on", "gsm8k", "--env", "gridworld"), "give one of"),
         (("model", "--env", "gridworld", "--limit", "3"), "--limit goes with --on"),
         (("model", "--suite", "cpu", "--max-tokens", "3"), "--max-tokens goes with --on"),

@@ -110,6 +110,7 @@ def test_tasks_that_are_not_those_of_the_suite_are_refused_with_their_digest():
             "file: missing; format says how a file is read",
         ),
         (SMALL.replace('env = "gridworld"', ""), "env: give the environment, or the format of a file"),
+        (SMALL.replace('"gridworld"', '"agent"'), "parts.walk.env: 'agent' plays its own episodes"),
         ("version = ", "cannot be read"),
     ],
 )

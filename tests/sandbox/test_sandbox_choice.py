@@ -126,6 +126,31 @@ def test_the_allow_list_lets_through_what_it_names_and_nothing_else(backend, two
     )
 
 
+RELAYED = """
+import http.client
+for port in ({allowed}, {other}):
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        for path in ("/a", "/b"):
+            asked.request("GET", path)
+            print(asked.getresponse().read().decode(), flush=True)
+    except OSError:
+        print("refused")
+"""
+
+
+def test_an_allowed_port_of_the_loopback_is_reached_without_a_proxy_under_its_own_address(two_servers):
+    allowed, other = two_servers
+
+    async def body():
+        spec = SandboxSpec(allow_hosts=(f"127.0.0.1:{allowed}",))
+        async with await open_sandbox("bubblewrap", spec) as box:
+            return await box.exec(code=RELAYED.format(allowed=allowed, other=other))
+
+    result = run_async(body)
+    assert result.stdout.decode().split("\n") == ["hello /a", "hello /b", "refused", ""], result
+
+
 def test_a_backend_without_an_allow_list_refuses_one():
     with pytest.raises(ConfigError, match="allow_hosts"):
         run_async(lambda: open_sandbox("landlock", SandboxSpec(allow_hosts=("example.org",))))

@@ -1,0 +1,273 @@
+"""Runs a harness's program for an episode, in a sandbox where it reaches the gateway alone, and has its work judged.
+
+task -> files in a sandbox of its own -> the program, until it ends or its deadline -> a copy of its folder
+     -> a fresh sandbox, where the environment's tests judge the copy -> reward
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from asyncrl.env.agent import source_of
+from asyncrl.env.protocol import Env, Step
+from asyncrl.env.registry import load_env
+from asyncrl.env.workspace import Workspace, WorkspaceEnv
+from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.gateway.agents import NOT_ITS_OWN, Agent, End, OpenEpisode, Recording, Report, load_agent
+from asyncrl.harness.file import Harness, fill, read_harness
+from asyncrl.harness.program import Installed, install
+from asyncrl.sandbox.backends import open_sandbox
+from asyncrl.sandbox.base import PATH
+from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, Sandbox, SandboxSpec
+from asyncrl.types import Task
+
+log = logging.getLogger("asyncrl.rollout")
+
+HOME = "/tmp/home"
+"""The agent's home inside: beside the folder that is judged, and new for each episode."""
+MODEL = "policy"
+"""What agents call the model; the gateway takes any name."""
+OWN_S = 10.0
+"""Of an episode's time, for starting sandboxes and for copying what the agent left."""
+LEAST_S = 10.0
+"""The least time that an agent is given."""
+COPY_S = 60.0
+KEPT_BYTES = 256 * 1024
+"""Of what the program prints."""
+LEFT_BYTES = 256 * MIB
+"""The most that an agent may leave: more is judged as nothing."""
+PROMPT_BYTES = 100_000
+"""The longest text that a program takes as one argument, with room to spare."""
+SHOWN_CHARACTERS = 1500
+GIT = (
+    "command -v git >/dev/null && [ ! -e .git ] && git init -q && git add -A && "
+    "git -c user.name=task -c user.email=task@localhost commit -q -m start --allow-empty && echo made"
+)
+KILLED = 128
+"""Exit statuses above are those of a signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the program did."""
+
+    result: ExecResult
+    left: bytes
+    """Its folder, as a tar archive."""
+    whole: bool
+    """Whether that is all of it."""
+
+
+class HarnessAgent:
+    """Plays episodes with a harness's program. Implements `asyncrl.gateway.agents.Agent`."""
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        config: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        sandbox: str = "auto",
+    ) -> None:
+        """name: of the harness. source, config: the environment whose tasks are done, and its settings. environment:
+        further variables of the program. Raises `ConfigError`."""
+        self.name = name
+        self.harness: Harness = read_harness(name)
+        self.source, self.config = source_of(source, config)
+        self.environment = dict(environment or {})
+        self.sandbox = sandbox
+        if not issubclass(load_env(self.source, "env.config.tasks"), WorkspaceEnv):
+            raise ConfigError(
+                f"env.config.tasks: {source!r} gives no folder to work in, which a harness needs; give a folder "
+                "of task folders, or an environment such as terminal or repair"
+            )
+        headers = self.harness.headers.model_dump()
+        self.recording = Recording({k: v for k, v in headers.items() if v}, self.harness.housekeeping)
+        self.seen: Callable[[ExecResult], None] = lambda result: None
+        """Called with how the program ended."""
+        self._installed: Installed | None = None
+        self._installing = asyncio.Lock()
+
+    def check(self, task: Task, timeout_s: float) -> None:
+        """Install the program, and read a task. Raises `ConfigError`, `UnavailableError`."""
+        self._installed = install(self.name, self.harness)
+        work = self._env(task).workspace()
+        needed_s = work.judge_timeout_s + OWN_S + LEAST_S
+        if timeout_s < needed_s:
+            raise ConfigError(
+                f"rollout.episode_timeout_s: must be at least {needed_s:g}, got {timeout_s:g}: judging may take "
+                f"{work.judge_timeout_s:g} s, and the agent needs some time before"
+            )
+
+    async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        """See `Agent`. The agent's own deadline leaves the judge its time."""
+        try:
+            env = await asyncio.to_thread(self._env, _task(task))
+            work = env.workspace()
+            agent_s = max(LEAST_S, timeout_s - work.judge_timeout_s - OWN_S)
+            played = await self._play(work, episode, agent_s)
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            # Of the task or of the harness: the policy has had no say in it.
+            return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="not started")
+        self.seen(played.result)
+        ended, problem = _end(played.result, agent_s)
+        try:
+            step = await self._judge(env, work, played) if played.whole else Step(done=True, success=False)
+        except InfrastructureError:
+            raise
+        except Exception as error:
+            return Report(problem=f"judge: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="raised")
+        components = {**step.components, "exit_code": float(played.result.returncode)}
+        return Report(step.reward, step.success, components, problem, ended, must_ask=True)
+
+    def _env(self, task: Task) -> Any:
+        env = load_env(self.source)(replace(task, env=self.source), **self.config)
+        assert isinstance(env, Env) and isinstance(env, WorkspaceEnv)
+        return env
+
+    async def _play(self, work: Workspace, episode: OpenEpisode, timeout_s: float) -> Played:
+        harness = self.harness
+        async with self._installing:
+            if self._installed is None:
+                self._installed = await asyncio.to_thread(install, self.name, harness)
+        values = self._values(work, episode, timeout_s, self._installed.place)
+        address = urlsplit(episode.url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        spec = SandboxSpec(
+            "bash",
+            harness.sandbox_limits(timeout_s),
+            self._installed.mounts,
+            allow_hosts=(f"{episode.host}:{port}",),
+        )
+        async with await open_sandbox(self.sandbox, spec) as box:
+            made_git = await self._furnish(box, work, values)
+            given = {
+                name: fill(text, values) for name, text in (harness.environment | self.environment).items()
+            }
+            path = f"{self._installed.path}:{PATH}" if self._installed.path else PATH
+            result = await box.exec(
+                [fill(part, values) for part in harness.command],
+                stdin=fill(harness.stdin, values).encode(),
+                timeout_s=timeout_s,
+                max_output_bytes=KEPT_BYTES,
+                env={"PATH": path, "HOME": HOME, **episode.environment(), **given},
+            )
+            skipped = ["--exclude=./.git"] if made_git else []
+            left = await box.exec(
+                ["tar", "-cf", "-", *skipped, "."], timeout_s=COPY_S, max_output_bytes=LEFT_BYTES
+            )
+            # What the agent made unreadable is not in it, which is its own doing.
+            return Played(result, left.stdout, not (left.truncated or left.timed_out))
+
+    async def _furnish(self, box: Sandbox, work: Workspace, values: Mapping[str, Any]) -> bool:
+        """Put the task's files and the program's home into a sandbox; return whether a repository was made."""
+        home = {path: fill(text, values).encode() for path, text in self.harness.files.items()}
+        for folder, data in ((WORKDIR, archive(work.files, work.executable)), (HOME, archive(home))):
+            script = f"mkdir -p {folder} && tar -xf - -C {folder}"
+            made = await box.exec(["sh", "-c", script], stdin=data, timeout_s=COPY_S)
+            if not made.ok:
+                raise EnvironmentFailure(
+                    f"harness: files do not fit into the sandbox: {made.stderr[-500:]!r}"
+                )
+        if not self.harness.git:
+            return False
+        done = await box.exec(["sh", "-c", GIT], timeout_s=COPY_S, env={"HOME": HOME})
+        return done.text.strip().endswith("made")
+
+    def _values(self, work: Workspace, episode: OpenEpisode, timeout_s: float, place: str) -> dict[str, Any]:
+        turn = episode.turn_tokens or max(1, episode.context_tokens // 4)
+        values: dict[str, Any] = {
+            "home": HOME,
+            "workdir": WORKDIR,
+            "program": place,
+            "base_url": episode.url,
+            "key": episode.key,
+            "model": MODEL,
+            "timeout_s": int(timeout_s),
+            "context_tokens": episode.context_tokens,
+            "turn_tokens": turn,
+            "input_tokens": max(1, episode.context_tokens - turn),
+            "max_calls": episode.max_calls,
+        }
+        prompt = fill(self.harness.prompt, {**values, "prompt": work.instruction})
+        if len(prompt.encode()) > PROMPT_BYTES:
+            raise EnvironmentFailure(f"harness: the instruction has more than {PROMPT_BYTES} bytes")
+        return {**values, "prompt": prompt}
+
+    async def _judge(self, env: WorkspaceEnv, work: Workspace, played: Played) -> Step:
+        """Judge a copy of what the agent left, where none of its processes has ever run."""
+        limits = work.judge_spec.limits
+        assert limits is not None
+        room = replace(limits, disk_bytes=limits.disk_bytes + 2 * len(played.left))
+        async with await open_sandbox(self.sandbox, replace(work.judge_spec, limits=room)) as box:
+            await box.exec(["tar", "-xf", "-"], stdin=played.left, timeout_s=COPY_S)
+            return await env.judge(box)
+
+
+def _task(described: Mapping[str, Any]) -> Task:
+    """Return the task of an agent's description of it."""
+    return Task(*(described[name] for name in ("id", "env", "seed", "split", "data")))
+
+
+def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()) -> bytes:
+    """Return files as a tar archive."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            info.mode = 0o755 if name in executable or name.endswith(".sh") else 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _end(result: ExecResult, timeout_s: float) -> tuple[End, str]:
+    """Return how the program ended, and what was wrong with it; "" for a good end.
+
+    Running out of memory is an outcome: what the policy had its program start counts to the same sandbox.
+    """
+    words = (result.stderr or result.stdout).decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
+    if result.timed_out:
+        return "deadline", f"the agent did not end within {timeout_s:g} s"
+    if result.out_of_memory:
+        return "exit", f"the agent and what it started took more memory than its sandbox has: {words}"
+    if result.returncode in NOT_ITS_OWN:
+        return "not started", f"exit code {result.returncode}: {words}"
+    if result.returncode > KILLED:
+        return "killed", f"exit code {result.returncode}: {words}"
+    return ("exit", f"exit code {result.returncode}: {words}") if result.returncode else ("", "")
+
+
+def load_any_agent(config: Mapping[str, Any]) -> Agent:
+    """Return the agent of `env.config`: a harness, a command or a callable. Raises `ConfigError`."""
+    return load_harness(config) if config.get("harness") else load_agent(config)
+
+
+def load_harness(config: Mapping[str, Any]) -> HarnessAgent:
+    """Return the agent of `env.config.harness`. Raises `ConfigError`."""
+    for key in ("command", "callable", "cwd"):
+        if config.get(key):
+            raise ConfigError(
+                f"env.config.{key}: a harness says itself what runs; give one of harness and {key}"
+            )
+    if not config.get("tasks"):
+        raise ConfigError(
+            "env.config.tasks: missing; a harness needs tasks: a folder of task folders, or an environment such as "
+            "terminal"
+        )
+    return HarnessAgent(
+        config["harness"],
+        config["tasks"],
+        config.get("task_config"),
+        config.get("environment"),
+        config.get("sandbox") or "auto",
+    )

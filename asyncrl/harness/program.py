@@ -1,0 +1,185 @@
+"""An agent program on this machine: installed once from its registry, then shown read-only in every sandbox.
+
+A package is installed under `.cache/harnesses`, in a folder named by what was asked for, and the versions that it came
+with are listed beside it. Nothing is installed in a sandbox.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.harness.file import SETTING, Harness, Program, harness_path
+from asyncrl.run.folder import cache_folder
+from asyncrl.sandbox.protocol import Mount
+
+TARGET = "/opt/harness"
+"""Where the program is inside."""
+RUNTIME = "/opt/runtime"
+"""Where its interpreter is inside, unless that is the system's."""
+INSTALL_S = 1800.0
+"""The longest that a package may take to install."""
+DONE = "installed.json"
+PREFIX = "prefix.txt"
+"""Names the folder of the interpreter, where that is not the system's."""
+SHOWN_CHARACTERS = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A program as a sandbox shows it."""
+
+    mounts: tuple[Mount, ...] = ()
+    path: str = ""
+    """Folders of programs, to stand first in PATH."""
+    place: str = ""
+    """What `{program}` stands for."""
+
+
+def install(name: str, harness: Harness) -> Installed:
+    """Return a harness's program, installed if it is not there yet; a process that finds another at it waits.
+
+    Raises `ConfigError` for a path that is not there, `UnavailableError` where the registry's client fails.
+    """
+    program = harness.program
+    if program is None:
+        return Installed()
+    if program.path is not None:
+        return _of_path(name, program.path)
+    folder = _folder(program)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / DONE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            versions = _install_npm(program, folder) if program.npm else _install_pip(program, folder)
+            (folder / DONE).write_text(json.dumps(versions, indent=1))
+    return _of_npm(folder) if program.npm else _of_pip(folder)
+
+
+def is_installed(harness: Harness) -> bool:
+    """Whether the program is there without asking a registry."""
+    program = harness.program
+    return program is None or program.path is not None or (_folder(program) / DONE).exists()
+
+
+def _folder(program: Program) -> Path:
+    asked = [
+        program.npm,
+        program.pip,
+        program.version,
+        sorted(program.packages),
+        program.python or sys.version_info[:2],
+    ]
+    digest = hashlib.blake2b(json.dumps(asked).encode(), digest_size=4).hexdigest()
+    name = (program.npm or program.pip or "").strip("@").replace("/", "-").partition("[")[0]
+    return (cache_folder() / "harnesses" / f"{name}-{program.version}-{digest}").absolute()
+
+
+def _of_path(name: str, path: str) -> Installed:
+    source = (harness_path(name).parent / path).resolve()
+    if not source.exists():
+        raise ConfigError(f"{SETTING}: {name}: program.path: there is no {str(source)!r}")
+    place = TARGET if source.is_dir() else f"{TARGET}/{source.name}"
+    return Installed((Mount(str(source), place),), f"{TARGET}:{TARGET}/bin", place)
+
+
+def _install_npm(program: Program, folder: Path) -> dict[str, str]:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise UnavailableError(f"{SETTING}: {program.npm} needs npm, which is not there; install Node.js")
+    packages = [f"{program.npm}@{program.version}", *program.packages]
+    _run(
+        [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error", *packages],
+        program,
+    )
+    lock = json.loads((folder / "package-lock.json").read_text())
+    found = lock.get("packages", {}).items()
+    return {path.rpartition("node_modules/")[2]: entry.get("version", "") for path, entry in found if path}
+
+
+def _of_npm(folder: Path) -> Installed:
+    node = shutil.which("node")
+    mounts, path = [Mount(str(folder), TARGET)], f"{TARGET}/node_modules/.bin"
+    if node is not None and not os.path.realpath(node).startswith("/usr/"):
+        mounts.append(Mount(str(Path(os.path.realpath(node)).parents[1]), RUNTIME))
+        path += f":{RUNTIME}/bin"
+    return Installed(tuple(mounts), path, TARGET)
+
+
+def _install_pip(program: Program, folder: Path) -> dict[str, str]:
+    """Make a virtual environment whose programs and interpreter are named by their places inside."""
+    packages = [f"{program.pip}=={program.version}", *program.packages]
+    interpreter = _interpreter(program)
+    _run([interpreter, "-m", "venv", str(folder)], program)
+    python = folder / "bin" / "python3"
+    _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], program)
+    listed = _run([str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"], program)
+    base = os.path.realpath(python)
+    if not base.startswith("/usr/"):
+        prefix = os.path.realpath(
+            _run([interpreter, "-c", "import sys; print(sys.base_prefix)"], program).strip()
+        )
+        (folder / PREFIX).write_text(prefix)
+        base = f"{RUNTIME}/{os.path.relpath(base, prefix)}"
+    for entry in (folder / "bin").iterdir():
+        if entry.name.startswith("python"):
+            entry.unlink()
+            entry.symlink_to(base if entry.name == "python3" else "python3")
+        elif entry.is_file() and not entry.is_symlink():
+            first, _, rest = entry.read_bytes().partition(b"\n")
+            if first.startswith(b"#!") and str(folder).encode() in first:
+                entry.write_bytes(f"#!{TARGET}/bin/python3\n".encode() + rest)
+    (folder / "bin" / "python").unlink(missing_ok=True)
+    (folder / "bin" / "python").symlink_to("python3")
+    config = folder / "pyvenv.cfg"
+    lines = [
+        line
+        for line in config.read_text().splitlines()
+        if not line.startswith(("home", "executable", "command"))
+    ]
+    config.write_text("\n".join([f"home = {os.path.dirname(base)}", *lines]) + "\n")
+    return {entry["name"]: entry["version"] for entry in json.loads(listed)}
+
+
+def _interpreter(program: Program) -> str:
+    """Return the Python that the program runs on. Raises `UnavailableError` where it is not there."""
+    if program.python is None:
+        return sys.executable
+    name = f"python{program.python}"
+    found = shutil.which(name)
+    if found is None:
+        raise UnavailableError(f"{SETTING}: {program.pip} needs {name}, which is not there; install it")
+    return found
+
+
+def _of_pip(folder: Path) -> Installed:
+    mounts = [Mount(str(folder), TARGET)]
+    if (folder / PREFIX).exists():
+        mounts.append(Mount((folder / PREFIX).read_text(), RUNTIME))
+    return Installed(tuple(mounts), f"{TARGET}/bin", TARGET)
+
+
+def _run(command: list[str], program: Program) -> str:
+    """Run a registry's client. Raises `UnavailableError` with the end of what it said."""
+    what = f"{program.npm or program.pip} {program.version}"
+    print(f"installing {what}: {' '.join(command[-3:])}"[:200], file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"{SETTING}: {what} was not installed within {INSTALL_S:g} s") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-SHOWN_CHARACTERS:]
+        raise UnavailableError(f"{SETTING}: {what} could not be installed: {said}")
+    return done.stdout

@@ -1,0 +1,186 @@
+"""A policy that is a script, for the check of a harness: it repairs `calc.py` with whatever tool the agent offers.
+
+It stands where the engines are: what it is given and what it says are tokens, and it keeps all of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncrl.errors import InfrastructureError
+from asyncrl.generation import Generated, GenerateRequest
+from asyncrl.types import Trajectory
+
+REPAIR = "sed -i 's/a - b/a + b/' calc.py && python3 test_calc.py && echo repaired"
+PICTURE = "picture.png"
+SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""What mini-swe-agent wants to read at the end."""
+COMMANDS = ("command", "cmd", "commands", "code", "script")
+"""Names that agents have for the argument that is a shell command."""
+SHELLS = re.compile(r"bash|shell|exec|terminal|command", re.IGNORECASE)
+VIEWERS = re.compile(r"view_image|^read$|read_file|^view$", re.IGNORECASE)
+PATHS = ("path", "file_path", "filePath", "absolute_path")
+FILLER = "seq -s ' ' 1 12000"
+"""A command that prints much."""
+ASSISTANT = "<|im_start|>assistant\n"
+RESULT = "<|im_start|>tool\n"
+
+CHAT_TEMPLATE = """\
+{%- macro words(content) %}
+    {{- content if content is string else (content or []) | map(attribute='text') | join }}
+{%- endmacro %}
+{%- if tools %}
+    {{- '<|im_start|>tools\\n' }}
+    {%- for tool in tools %}{{- tool.function | tojson + '\\n' }}{% endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + words(message.content) }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' }}
+        {{- (call.function.arguments | tojson) + '}</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
+"""
+
+
+@dataclass(slots=True)
+class Faults:
+    """What goes wrong."""
+
+    slow_s: float = 0.0
+    """So long takes the turn that repairs."""
+    fails: int = 0
+    """So many calls fail as if no engine answered, after the first turn."""
+    fills: int = 0
+    """So many turns print much before the repair."""
+    picture: bool = False
+    """Look at a picture first."""
+
+
+class ScriptedPolicy:
+    """Implements `gateway.sampling.Engines`."""
+
+    def __init__(self, tokenizer: Any, max_model_len: int, faults: Faults | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
+        self.faults = faults or Faults()
+        self.said: dict[bytes, np.ndarray] = {}
+        """What it said, by all that it had read."""
+        self.longest = 0
+        """Tokens of the longest context."""
+        self.calls = 0
+        self._failures = self.faults.fails
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        ids = request.token_ids
+        text = self.tokenizer.decode(ids.tolist())
+        prompt, _, begun = text.rpartition(ASSISTANT)
+        turn = self._turn(prompt)
+        if not begun:
+            self.calls += 1
+            if self._failures and prompt.count(RESULT):
+                self._failures -= 1
+                raise InfrastructureError("no engine answers (scripted)")
+            if self.faults.slow_s and "sed -i" in turn:
+                await asyncio.sleep(self.faults.slow_s)
+        whole = self._tokens(turn)
+        # A piece of a turn goes on where the one before it ended.
+        rest = whole[len(self._tokens(begun)) - 1 if begun else 0 :]
+        said = rest[: request.max_tokens]
+        self.said[ids.tobytes()] = said
+        self.longest = max(self.longest, len(ids))
+        logprobs = -np.arange(1, len(said) + 1, dtype=np.float32) / 64
+        reason = "stop" if len(said) == len(rest) else "length"
+        return Generated(said, logprobs, np.zeros(len(said), np.int32), reason)
+
+    async def context_limit(self) -> int:
+        return self.max_model_len
+
+    def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
+        """Nothing is cached."""
+
+    def wrong_turns(self, trajectories: tuple[Trajectory, ...]) -> tuple[int, int]:
+        """Return how many turns are trained, and how many of them are not, token for token, what was said in exactly
+        that context."""
+        turns = wrong = 0
+        for trajectory in trajectories:
+            ids = trajectory.token_ids
+            for turn in trajectory.turns:
+                turns += 1
+                at = turn.start
+                while at < turn.end and (said := self.said.get(ids[:at].tobytes())) is not None and len(said):
+                    if not np.array_equal(ids[at : at + len(said)], said):
+                        break
+                    at += len(said)
+                wrong += at != turn.end
+        return turns, wrong
+
+    def _tokens(self, text: str) -> np.ndarray:
+        """Return a token a character: to tokenize the text again would give others."""
+        ids = [i for c in text for i in self.tokenizer.encode(c, add_special_tokens=False)]
+        return np.array([*ids, self.tokenizer.eos_token_id], np.int32)
+
+    def _turn(self, prompt: str) -> str:
+        """Return the turn that follows a conversation."""
+        tools = _tools(prompt)
+        done = prompt.count(RESULT)
+        if not tools:
+            return _without_tools(prompt)
+        steps = ["cat calc.py", *[FILLER] * self.faults.fills, REPAIR]
+        repaired = "repaired\n" in prompt.replace("echo repaired", "") or "repaired<|im_end|>" in prompt
+        viewer = _call(tools, VIEWERS, PATHS, f"/work/{PICTURE}") if self.faults.picture else ""
+        if viewer and done == 0:
+            return viewer
+        place = done - bool(viewer)
+        if repaired or place > len(steps) + 2:
+            submit = _call(tools, SHELLS, COMMANDS, f"echo {SUBMIT}") if SUBMIT in prompt else ""
+            return submit or "The test passes now."
+        return _call(tools, SHELLS, COMMANDS, steps[min(place, len(steps) - 1)]) or "There is no shell."
+
+
+def _without_tools(prompt: str) -> str:
+    """Answer agents that call no tools, and what agents ask beside their work, such as titles."""
+    if "SEARCH/REPLACE" in prompt or "<<<<<<< SEARCH" in prompt:
+        return "calc.py\n```python\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n```\n"
+    if "final_answer" in prompt:
+        code = f'print(shell("{REPAIR}"))' if REPAIR not in prompt else 'final_answer("done")'
+        return f"Thought: go on.\n<code>\n{code}\n</code>"
+    return "Repair of calc.py"
+
+
+def _tools(prompt: str) -> list[dict[str, Any]]:
+    listed = prompt.partition("<|im_start|>tools\n")[2].partition("<|im_end|>")[0]
+    return [json.loads(line) for line in listed.splitlines() if line.startswith("{")]
+
+
+def _call(tools: list[dict[str, Any]], names: re.Pattern[str], arguments: tuple[str, ...], value: str) -> str:
+    """Return a call of the first tool of such a name with such an argument; "" without one."""
+    for tool in tools:
+        properties = (tool.get("parameters") or {}).get("properties") or {}
+        key = next((name for name in arguments if name in properties), None)
+        if key is None or not names.search(tool["name"]):
+            continue
+        listed = properties[key].get("type") == "array"
+        given: dict[str, Any] = {key: ["bash", "-c", value] if listed else value}
+        for name in (tool.get("parameters") or {}).get("required") or ():
+            if name not in given:
+                given[name] = _filled(properties.get(name) or {})
+        return f"<tool_call>\n{json.dumps({'name': tool['name'], 'arguments': given})}\n</tool_call>"
+    return ""
+
+
+def _filled(schema: dict[str, Any]) -> Any:
+    """Return some value that an argument takes."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type")
+    return {"boolean": False, "integer": 1, "number": 1, "array": [], "object": {}}.get(str(kind), "look")

@@ -1,0 +1,49 @@
+"""Real agent programs, in the versions that their files name, play the episodes of `asyncrl env check agent`."""
+
+import pytest
+
+from asyncrl.__main__ import main
+from asyncrl.errors import UnavailableError
+from asyncrl.harness.file import read_harness
+from asyncrl.harness.program import install
+from asyncrl.launch.agent_check import check_agent_program
+from tests.shared import made_once
+
+PROGRAMS = ("mini-swe-agent", "codex", "claude-code", "opencode", "qwen-code")
+
+
+def check(name):
+    findings = check_agent_program({"harness": name})
+    assert len(findings) == 5, findings
+    assert not [finding for finding in findings if not finding.ok], findings
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_plain_loop_passes_the_check():
+    check("bash")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_a_registry_passes_the_check(name, monkeypatch):
+    monkeypatch.setenv("ASYNCRL_CACHE", str(made_once("harnesses", lambda folder: None)))
+    try:
+        install(name, read_harness(name))
+    except UnavailableError as error:
+        pytest.skip(f"not installed here: {str(error)[:300]}")
+    check(name)
+
+
+def test_a_program_that_does_nothing_fails_the_check_with_what_it_said(tmp_path, capsys):
+    own = tmp_path / "own.toml"
+    own.write_text('command = ["sh", "-c", "echo I know no $0 >&2; exit 4", "{prompt}"]\nprompt = "model"\n')
+    assert main(["env", "check", "agent", "--config", f'{{harness = "{own}"}}']) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED  repairs a repository" in shown and "I know no model" in shown
+
+
+def test_the_check_of_an_agent_needs_a_harness(capsys):
+    assert main(["env", "check", "agent"]) == 2
+    assert "give a harness" in capsys.readouterr().err
