@@ -282,7 +282,5 @@ class Lease:
     """Place in the order of leases. Older leases are due earlier, and engines serve them first."""
     max_turns: int = 0
     """Turns of its episodes, where fewer than the run allows; 0 for as many as it allows."""
-    examples: tuple[str, ...] = ()
-    """Transcripts of solved tasks that its episodes are shown in their prompt."""
-    opponent: Opponent | None = None
-    """Who plays the other side; None where the policy plays all agents."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """JSON values for ways to play the group (`data.lease_extras`); who does not know a name passes it over."""

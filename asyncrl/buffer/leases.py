@@ -7,9 +7,8 @@ from typing import Any
 
 from asyncrl.buffer.bodies import Bodies
 from asyncrl.buffer.counts import free_slots_of
+from asyncrl.buffer.lease_hooks import Hooks, Terms
 from asyncrl.buffer.ledger_settings import LedgerSettings
-from asyncrl.buffer.opponents import Opponents
-from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import deadline
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task
@@ -36,18 +35,10 @@ class LeaseGoneError(ConflictError):
 class Leases:
     """Grants, keeps and ends leases. Every method runs inside a transaction of its caller."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: LedgerSettings,
-        proposals: Proposals,
-        opponents: Opponents,
-        bodies: Bodies,
-    ) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, hooks: Hooks, bodies: Bodies) -> None:
         self.store = store
         self.settings = settings
-        self.proposals = proposals
-        self.opponents = opponents
+        self.hooks = hooks
         self.bodies = bodies
         self._since: dict[str, float] = {}
         """When leases were granted, or first renewed after a restart."""
@@ -76,19 +67,23 @@ class Leases:
     def _lease(
         self, seq: int, body: bytes, lease: str, version: int, due: int, attempts: int, order: int
     ) -> Lease:
+        terms = self.terms(seq)
         return Lease(
             id=lease,
             task=decode_task(body),
             version=version,
             deadline=due,
-            group_size=self.proposals.group_size(seq),
+            group_size=terms.group_size,
             attempt=attempts + 1,
             expires_in_s=self.settings.lease_s,
             order=order,
-            max_turns=self.proposals.max_turns(seq),
-            examples=self.proposals.examples(seq),
-            opponent=self.opponents.dealt(seq),
+            max_turns=terms.max_turns,
+            extras=terms.extras,
         )
+
+    def terms(self, seq: int) -> Terms:
+        """Return what a task's group is leased with."""
+        return self.hooks.terms(seq, Terms(self.settings.group_size))
 
     def _grant_next(self, worker: str, request: str, now: float) -> Lease | None:
         s = self.settings
@@ -96,7 +91,7 @@ class Leases:
         if facts["paused"] or self.free_slots() <= 0:
             return None
         row = self._next_pending()
-        if row is None and self.proposals.propose():
+        if row is None and self.hooks.plan():
             row = self._next_pending()
         if row is None:
             return None
@@ -104,7 +99,7 @@ class Leases:
         order, version = facts["leases"] + 1, facts["version"]
         lease, due = f"{seq}-{order}-{secrets.token_hex(4)}", deadline(version, facts["staleness_limit"])
         self.store.set_fact("leases", order)
-        self.opponents.deal(seq, version)
+        self.hooks.on_grant(seq, version)
         self.store.execute(
             "UPDATE tasks SET state = 'leased', lease = ?, lease_order = ?, request = ?, worker = ?, "
             "version = ?, deadline = ?, expires = ?, step = NULL WHERE seq = ?",

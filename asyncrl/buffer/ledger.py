@@ -11,19 +11,17 @@ no crash can make a counter drift from the rows. Not thread-safe: one thread use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from asyncrl.algo.curation.curriculum import Curriculum
 from asyncrl.buffer.bodies import Bodies, Stored
 from asyncrl.buffer.body_files import BodyFiles, FileBody
 from asyncrl.buffer.counts import count, held, in_state
+from asyncrl.buffer.lease_hooks import HookFactory, Hooks, LeaseHook
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
-from asyncrl.buffer.opponents import Opponents
-from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.put import PutResult, Puts, admit
 from asyncrl.buffer.replica import Place, Replica
 from asyncrl.buffer.steps import Peeked, Steps, Taken
@@ -44,12 +42,15 @@ __all__ = [
 ]
 
 
+Hook = TypeVar("Hook", bound=LeaseHook)
+
+
 class Ledger:
     """See the module. `path` is a file; ":memory:" serves tests. Times are monotonic seconds.
 
     Opening a ledger under another `groups_per_step` or `max_staleness` plans the groups in flight again.
     replica: a second place on another node; nothing is acknowledged before it is there, too (see `replica`).
-    curriculum: makes what proposes tasks of a pool (`add_pool`); None for a run whose tasks are added in their order.
+    hooks: make what has a say in leases and sees what becomes of them (see `lease_hooks`), the first asked first.
     Every method may raise `UnavailableError` when the disk does not take the change; nothing has changed
     then.
     """
@@ -60,7 +61,7 @@ class Ledger:
         settings: LedgerSettings,
         base_version: int = 0,
         now: float | None = None,
-        curriculum: Callable[[Sequence[Task]], Curriculum] | None = None,
+        hooks: Sequence[HookFactory] = (),
         replica: Place | None = None,
     ) -> None:
         self.settings = settings
@@ -68,11 +69,10 @@ class Ledger:
         self._store = Store(path, base_version, second)
         files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), replica)
         self._bodies = Bodies(self._store, files)
-        self._proposals = Proposals(self._store, settings, curriculum)
-        self._opponents = Opponents(self._store, settings.population)
-        self._leases = Leases(self._store, settings, self._proposals, self._opponents, self._bodies)
+        self._hooks = Hooks([make(self._store, settings) for make in hooks])
+        self._leases = Leases(self._store, settings, self._hooks, self._bodies)
         self._puts = Puts(self._store, settings, self._leases)
-        self._steps = Steps(self._store, settings, self._proposals, self._opponents, self._bodies)
+        self._steps = Steps(self._store, settings, self._hooks, self._bodies)
         with self._store.transaction():
             self._leases.restart(_or_clock(now))
             self._adopt_limits()
@@ -113,14 +113,9 @@ class Ledger:
                 [(t.id, encode_task(t)) for t in tasks],
             )
 
-    def add_pool(self, tasks: Sequence[Task], total: int = 0) -> int:
-        """Give the curriculum the tasks it chooses among; return how many were new: all, or none when repeated.
-
-        total: tasks to be proposed in the whole run, 0 for no limit. Raises `ConflictError` for another pool than
-        before, and where there is no curriculum; `InputError` for tasks that the curriculum cannot choose among.
-        """
-        with self._store.transaction():
-            return self._proposals.add_pool(tasks, total)
+    def hook(self, kind: type[Hook]) -> Hook | None:
+        """Return the ledger's hook of this kind, None without one. Its methods run inside a `batch`."""
+        return next((hook for hook in self._hooks.hooks if isinstance(hook, kind)), None)
 
     def close_plan(self, abandon: bool = False, most: int = -1) -> int:
         """Declare the plan complete, so that the last batch may be short.
@@ -154,14 +149,6 @@ class Ledger:
             )
         with self._store.transaction():
             self._store.set_fact("staleness_limit", limit)
-
-    def join_opponents(self, versions: Sequence[int]) -> None:
-        """Have copies of these versions of the run's exploiter, and no others, be members of the population.
-
-        Raises `InputError` where it has none.
-        """
-        with self._store.transaction():
-            self._opponents.join(versions)
 
     def lease(self, worker: str, now: float | None = None, request: str = "") -> Lease | None:
         """Admit the next task; None while nothing can be leased, `why_no_lease` says why.
@@ -305,7 +292,9 @@ class Ledger:
         if `put` will not accept the group. Raises `StorageError`, `UnavailableError`.
         """
         s, size = self.settings, len({t.rollout for t in group.trajectories})
-        accepted = admit(group, size, s.no_signal, s.max_tokens, s.complete_age > 0).outcome == "ready"
+        accepted = (
+            admit(group, size, s.no_signal, s.max_tokens, self._hooks.may_keep(group)).outcome == "ready"
+        )
         if accepted:
             return self._bodies.stage(body, claimed)
         if claimed is not None:
@@ -417,7 +406,7 @@ class Ledger:
 
     def stats(self) -> dict[str, Any]:
         """Return the run's counts; see `counts.count`."""
-        return count(self._store, self.settings) | self._proposals.stats() | self._opponents.stats()
+        return count(self._store, self.settings) | self._hooks.stats()
 
     def _refuse_forged(self, step: int) -> None:
         """Before `step` is taken, quarantine workers whose groups claim tokens of versions after it."""

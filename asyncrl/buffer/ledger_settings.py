@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.algo.curation.opponents import Population
 from asyncrl.buffer.staleness import capacity
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
@@ -32,9 +31,6 @@ class LedgerSettings:
     drop_no_signal: bool = True
     compared: frozenset[str] = frozenset({"rewards"})
     """What the episodes of a group agree in where the group has no signal, see `algo.settings.compared`."""
-    complete_age: int = 0
-    """Versions up to which the trainer completes groups without a success by an earlier one (`train.complete_groups`):
-    such groups are kept though they have no signal; 0 where it does not."""
     max_tokens: int = 2**24
     over_provision: int | Literal["auto"] | None = None
     """Groups admitted beyond one step's; None for as many as the staleness limit allows, "auto" for a number that
@@ -45,8 +41,6 @@ class LedgerSettings:
     """Sampled tokens with which a step is complete before it has `groups_per_step` groups; 0 for none."""
     vocab_size: int = 0
     """Token ids must lie below it; 0 where the model does not say."""
-    population: Population | None = None
-    """Past versions of the policy that groups are dealt as opponents; None where it plays all agents."""
 
     def __post_init__(self) -> None:
         least = {
@@ -54,7 +48,6 @@ class LedgerSettings:
             "max_staleness": 0,
             "group_size": 1,
             "max_attempts": 1,
-            "complete_age": 0,
             "max_tokens": 1,
             "token_budget": 0,
             "vocab_size": 0,
@@ -79,13 +72,11 @@ class LedgerSettings:
             lease_life_s=max(LEAST_LIFE_S, LIFE_EPISODES * config.rollout.episode_timeout_s),
             drop_no_signal=bool(config.no_signal),
             compared=config.no_signal,
-            complete_age=config.train.replay_max_age if config.train.complete_groups else 0,
             max_tokens=config.max_tokens,
             over_provision=config.buffer.over_provision,
             recycle=config.buffer.recycle,
             token_budget=config.buffer.token_budget,
             vocab_size=vocab_size,
-            population=config.population,
         )
 
     @property

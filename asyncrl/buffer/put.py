@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from asyncrl.algo.curation.signal import differ
-from asyncrl.algo.curation.success_pool import lacks_success
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.failures import note_failures
 from asyncrl.buffer.leases import Leases
@@ -52,14 +51,14 @@ def admit(
     group_size: int,
     no_signal: Collection[str],
     max_tokens: int,
-    completable: bool = False,
+    kept: bool = False,
 ) -> Admission:
     """Decide what becomes of a group. Pure.
 
     If too few episodes are usable because the environment or the infrastructure failed the others, the task is tried
     again: the group says nothing about it. A group is dropped when too few episodes are usable for any other reason,
     when an episode is longer than `max_tokens`, and when all siblings agree in what `no_signal` names, unless that is
-    empty or the group has no success and is `completable` by an earlier one.
+    empty or the group must be `kept`.
     """
     usable = group.usable
     reward_sum = float(sum(t.reward for t in usable))
@@ -78,7 +77,7 @@ def admit(
     if any(t.num_tokens > max_tokens for t in usable):
         return decided("dropped", "too_long")
     alike = bool(no_signal) and group_size > 1 and not differ(usable, no_signal)
-    if alike and not (completable and lacks_success(group)):
+    if alike and not kept:
         return decided("dropped", "no_signal")
     return decided("ready")
 
@@ -105,10 +104,10 @@ class Puts:
         if state != "leased":
             outcome = state if state in ("dropped", "failed") else "ready"
             return PutResult(outcome, reason or "", duplicate=True)
-        size = self.leases.proposals.group_size(seq)
+        size = self.leases.terms(seq).group_size
         oldest, newest = self._check(group, decode_task(task), version, size)
-        completable = s.complete_age > 0 and self.leases.proposals.solved_since(seq, due - s.complete_age)
-        admission = admit(group, size, self._no_signal(), s.max_tokens, completable)
+        kept = self.leases.hooks.keeps(seq, due, group)
+        admission = admit(group, size, self._no_signal(), s.max_tokens, kept)
         if admission.reason == "no_signal":
             self.store.set_fact("no_signal", self.store.fact("no_signal") + 1)
         note_failures(self.store, group, admission.failure)
@@ -131,8 +130,7 @@ class Puts:
         if admission.outcome == "retry":
             again = self.leases.lose(seq, attempts, admission.failure, admission.reason)
             return PutResult("retried" if again else "failed", admission.reason)
-        self.leases.proposals.note(seq, group)
-        self.leases.opponents.note(seq, group)
+        self.leases.hooks.on_put(seq, group)
         if admission.outcome == "ready":
             self.bodies.keep(seq, encode_group(group) if body is None else body, staged)
         return PutResult(admission.outcome, admission.reason)

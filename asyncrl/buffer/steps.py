@@ -9,10 +9,9 @@ from asyncrl.buffer.automatic_admission import AutomaticAdmission
 from asyncrl.buffer.bodies import Bodies, Stored
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.counts import by_deadline, in_state
+from asyncrl.buffer.lease_hooks import Hooks
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
-from asyncrl.buffer.opponents import Opponents
-from asyncrl.buffer.proposals import Proposals
 from asyncrl.buffer.staleness import Admitted, Choice, can_choose, choose
 from asyncrl.buffer.store import Store
 from asyncrl.errors import ConflictError, StaleError
@@ -45,18 +44,10 @@ class Steps:
     k + S, and with the batch of step k still in its slots the steps from k + 1 to k + S can train all of it.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: LedgerSettings,
-        proposals: Proposals,
-        opponents: Opponents,
-        bodies: Bodies,
-    ) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, hooks: Hooks, bodies: Bodies) -> None:
         self.store = store
         self.settings = settings
-        self.proposals = proposals
-        self.opponents = opponents
+        self.hooks = hooks
         self.bodies = bodies
         self.automatic_admission = AutomaticAdmission(settings.max_over_provision, settings.groups_per_step)
 
@@ -226,8 +217,7 @@ class Steps:
         self.store.execute(f"UPDATE tasks SET state = 'trained' WHERE {trained}", (current,))
         self.store.set_fact("version", version)
         self.store.set_fact("no_signal", 0)
-        self.proposals.observe(current)
-        self.opponents.observe(current)
+        self.hooks.on_commit(current)
         if not self.settings.recycle:
             self._restart_leased()
         return True
@@ -250,8 +240,7 @@ class Steps:
         ).rowcount
         self.bodies.delete("seq NOT IN (SELECT seq FROM tasks WHERE state IN ('ready', 'taken'))")
         self.store.set_fact("version", version)
-        self.proposals.roll_back(version)
-        self.opponents.roll_back(version)
+        self.hooks.on_rollback(version)
         return again
 
     def replan(self) -> int:

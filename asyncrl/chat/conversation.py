@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from asyncrl.chat.renderer import ChatRenderer, called_names
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step, tool_call_id
 from asyncrl.errors import AgentError, EnvironmentFailure, EpisodeError, InputError
-from asyncrl.types import Message, NextStates, Status, Task, Trajectory
+from asyncrl.types import Message, Status, Task, Trajectory
 
 
 class Conversation:
@@ -98,19 +98,18 @@ class Conversation:
 class Conversations:
     """All conversations of an episode. One is active at a time; the environment's answers say which.
 
-    next_states: note on each trajectory in which states the other side of a game moves after its turns. The sides are
-    the main agent, and all further agents together.
+    notes: each returns an agent's trajectory with what it notes on it at the episode's end.
     """
 
-    def __init__(self, main: Conversation, next_states: bool = False) -> None:
+    def __init__(self, main: Conversation, notes: Sequence[Note] = ()) -> None:
         self.current = main
         self.agent = MAIN_AGENT
         """Who takes the next turn."""
-        self._by_agent = {MAIN_AGENT: main}
+        self.by_agent = {MAIN_AGENT: main}
         self._called: dict[str, tuple[str, int]] = {}
         """Of each further agent: who called it, and in which of its turns, counted from 0."""
-        self._next_states = next_states
-        self._next: dict[tuple[str, int], tuple[str, int]] = {}
+        self.notes = notes
+        self.next: dict[tuple[str, int], tuple[str, int]] = {}
         """By agent and turn, counted from 0: who moves next, and how many tokens it has read then."""
 
     def switch_agent(self, step: Step, task: Task, episode_index: int) -> None:
@@ -119,23 +118,23 @@ class Conversations:
         A new agent starts a conversation with them and with the step's tools.
         """
         moved = self.agent, self.current.builder.num_turns - 1
-        if step.agent is None or step.agent in self._by_agent:
+        if step.agent is None or step.agent in self.by_agent:
             if step.agent is not None:
-                self.agent, self.current = step.agent, self._by_agent[step.agent]
+                self.agent, self.current = step.agent, self.by_agent[step.agent]
             self.current.append_observation(step.messages, step.observation_id)
         else:
             self._called[step.agent] = self._caller()
             builder = TrajectoryBuilder(task, episode_index)
             self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
-            self.agent, self._by_agent[step.agent] = step.agent, self.current
-        self._next[moved] = self.agent, self.current.builder.num_tokens
+            self.agent, self.by_agent[step.agent] = step.agent, self.current
+        self.next[moved] = self.agent, self.current.builder.num_tokens
 
     def _caller(self) -> tuple[str, int]:
         """Return whose turn the next new agent answers: the last one, unless it was an answer itself, without calls."""
         agent = self.agent
-        while agent in self._called and not self._by_agent[agent].messages[-1].get("tool_calls"):
+        while agent in self._called and not self.by_agent[agent].messages[-1].get("tool_calls"):
             agent = self._called[agent][0]
-        return agent, len(self._by_agent[agent].builder.sampled_turns()) - 1
+        return agent, len(self.by_agent[agent].builder.sampled_turns()) - 1
 
     def credit(self, step: Step) -> None:
         """Credit the turn just taken, and the last turns of other agents that the step names.
@@ -145,9 +144,9 @@ class Conversations:
         """
         self.current.builder.add_step(step)
         if step.success is not None:
-            self._by_agent[MAIN_AGENT].builder.success = step.success
+            self.by_agent[MAIN_AGENT].builder.success = step.success
         for agent, reward in step.rewards.items():
-            found = self._by_agent.get(agent)
+            found = self.by_agent.get(agent)
             if found is None or not found.builder.sampled_turns():
                 raise EnvironmentFailure(
                     f"environment {self.current.builder.task.env!r}: a reward for agent {agent!r}, which has not spoken"
@@ -156,7 +155,7 @@ class Conversations:
 
     def fail_turn(self) -> None:
         """Record, as environments do, that the agent ended the episode with a turn that cannot be answered."""
-        main = self._by_agent[MAIN_AGENT].builder
+        main = self.by_agent[MAIN_AGENT].builder
         self.current.builder.components["agent_error"] = 1.0
         main.success = False
 
@@ -168,11 +167,11 @@ class Conversations:
         `info["call_turn"]` say whose turn called it. They share the main agent's success.
         """
         found = []
-        for agent, conversation in self._by_agent.items():
+        for agent, conversation in self.by_agent.items():
             builder = conversation.builder
             if agent != MAIN_AGENT and not builder.sampled_turns():
                 continue
-            builder.success = self._by_agent[MAIN_AGENT].builder.success
+            builder.success = self.by_agent[MAIN_AGENT].builder.success
             info = conversation.history() if check_history else {}
             if agent != MAIN_AGENT:
                 caller, turn = self._called[agent]
@@ -183,28 +182,14 @@ class Conversations:
                     "call_turn": turn,
                 }
             trajectory = builder.finish(status, error=error, info=info)
-            if self._next_states:
-                trajectory = replace(trajectory, next_states=self._states_after(agent, builder.num_turns))
+            for note in self.notes:
+                trajectory = note(self, agent, trajectory)
             found.append(trajectory)
         return tuple(found)
 
-    def _states_after(self, agent: str, num_turns: int) -> NextStates:
-        """Return the states of the other side after the turns of an agent.
 
-        One that was dropped since it is too long to be answered is none.
-        """
-        read: dict[str, int] = {}
-        after: list[tuple[int, int] | None] = []
-        for turn in range(num_turns):
-            mover, size = self._next.get((agent, turn), (agent, 0))
-            own = (mover == MAIN_AGENT) == (agent == MAIN_AGENT)
-            if own or size > self._by_agent[mover].builder.num_tokens:
-                after.append(None)
-                continue
-            read[mover] = size
-            after.append((list(read).index(mover), size))
-        tokens = (self._by_agent[mover].builder.token_ids()[:size] for mover, size in read.items())
-        return NextStates(tuple(tokens), tuple(after))
+Note = Callable[[Conversations, str, Trajectory], Trajectory]
+"""Returns the trajectory of an agent with something noted on it, from all conversations of its episode."""
 
 
 def state_of(messages: list[Message]) -> str:

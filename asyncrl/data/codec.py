@@ -9,7 +9,6 @@ control messages that travel as JSON.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -26,12 +25,10 @@ from asyncrl.images import MAX_IMAGES, decode_image, image_key, image_size
 from asyncrl.types import (
     MAX_GROUP_SIZE,
     MAX_TRAJECTORY_TOKENS,
-    NEWEST,
     FailureClass,
     Group,
     Lease,
     NextStates,
-    Opponent,
     PlacedImage,
     Status,
     Task,
@@ -142,31 +139,8 @@ def lease_to_map(lease: Lease) -> dict[str, Any]:
         "expires_in_s": lease.expires_in_s,
         "order": lease.order,
         "max_turns": lease.max_turns,
-        "examples": list(lease.examples),
-        **({} if lease.opponent is None else {"opponent": _without_none(asdict(lease.opponent))}),
+        "extras": lease.extras,
     }
-
-
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _texts(raw: list[Any], where: str) -> tuple[str, ...]:
-    if not all(isinstance(item, str) for item in raw):
-        raise InputError(f"{where} must be a list of texts")
-    return tuple(raw)
-
-
-def _opponent(raw: dict[str, Any], where: str) -> Opponent:
-    fields = Fields(raw, where)
-    opponent = Opponent(
-        version=fields.integer("version", low=NEWEST),
-        main=fields.take("main", bool),
-        policy=fields.text("policy"),
-        against=fields.integer("against", low=0) if fields.has("against") else None,
-    )
-    fields.close()
-    return opponent
 
 
 def lease_from_map(raw: Any, where: str = "lease") -> Lease:
@@ -182,10 +156,7 @@ def lease_from_map(raw: Any, where: str = "lease") -> Lease:
         expires_in_s=fields.number("expires_in_s", low=0.0),
         order=fields.integer("order", low=0),
         max_turns=fields.integer("max_turns", low=0),
-        examples=_texts(fields.take("examples", list), f"{where}.examples"),
-        opponent=_opponent(fields.take("opponent", dict), f"{where}.opponent")
-        if fields.has("opponent")
-        else None,
+        extras=fields.free_form("extras"),
     )
     fields.close()
     return lease

@@ -37,7 +37,7 @@ from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines, check_one_machine
 from asyncrl.launch.tasks import has_rows, pool_of, tasks_of
 from asyncrl.rewards import load_reward
-from asyncrl.rollout.answers import has_answer
+from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.kv_offload import check_kv_offload

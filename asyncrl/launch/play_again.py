@@ -42,8 +42,7 @@ from asyncrl.launch.recorded_turns import (
 )
 from asyncrl.launch.supervised import start_model
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
-from asyncrl.rollout.given_prefix import GivenPrefix
-from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest
+from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest, GivenPrefix
 from asyncrl.run.checkpoints import MARKER
 from asyncrl.run.replays import new_replay_file
 from asyncrl.services.engine.client import EngineClient

@@ -1,8 +1,8 @@
 """The tree of a group's episodes: which turns its trajectories share, where they fork, and which agent called which.
 
 A trajectory is a row of nodes, one for each turn that it owns. A row hangs from a turn of another one: a branch from
-the last turn that it was given (`rollout.given_prefix`, `gateway.export`), the conversation of a further agent from the
-turn that called it. Rows that hang from nothing are episodes of their own.
+the last turn that it was given (`rollout.player.GivenPrefix`, `gateway.export`), the conversation of a further agent
+from the turn that called it. Rows that hang from nothing are episodes of their own.
 """
 
 from __future__ import annotations

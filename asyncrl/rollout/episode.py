@@ -6,6 +6,7 @@ A bad rollout is data: a failure ends as the status of a `Trajectory`, recorded 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,11 +18,9 @@ from asyncrl.config import Config
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
-from asyncrl.rollout.examples import with_examples
-from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.tracing import span
-from asyncrl.types import SEEDED, FailureClass, Message, Status, Task, Trajectory
+from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
 
 class Session(Protocol):
@@ -56,8 +55,6 @@ class EpisodeSettings:
     """Have engines commit to the hidden states of what they sample (`train.commitments`)."""
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
-    next_states: bool = False
-    """Note in which states the other side of a game moves after the turns of each agent."""
 
 
 def episode_settings(config: Config, temperature: float, seed: int | None) -> EpisodeSettings:
@@ -74,6 +71,16 @@ def episode_settings(config: Config, temperature: float, seed: int | None) -> Ep
     )
 
 
+class EpisodeEnd(Protocol):
+    """Has the last word on an episode that did not fail, once its session is closed."""
+
+    async def apply(
+        self, played: Sequence[Trajectory], task: Task, messages: list[Message]
+    ) -> tuple[Trajectory, ...]:
+        """Return an episode's trajectories, the main agent's first; `messages` are that one's conversation."""
+        ...
+
+
 class ChatPlayer:
     """Plays episodes of an environment with a generator, turn by turn. Implements `player.EpisodePlayer`."""
 
@@ -84,28 +91,25 @@ class ChatPlayer:
         renderer: ChatRenderer,
         parse: TurnParser,
         settings: EpisodeSettings,
-        judging: Judging | None = None,
+        end: EpisodeEnd | None = None,
     ) -> None:
         self.generator = generator
         self.envs = envs
         self.renderer = renderer
         self.parse = parse
         self.settings = settings
-        self.judging = judging
+        self.end = end
 
     async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
-        """See `EpisodePlayer`; the episode is judged at its end."""
+        """See `EpisodePlayer`."""
         builder = TrajectoryBuilder(request.task, request.index)
         first, *others = await self._run(builder, request)
-        if request.prefix is not None:
-            first = replace(first, info={**first.info, **request.prefix.info})
-        if request.examples:
-            first = replace(first, info={**first.info, SEEDED: len(request.examples)})
-        if self.judging is None or first.failure is not None:
+        given = request.prefix.info if request.prefix is not None else {}
+        if given or request.info:
+            first = replace(first, info={**first.info, **given, **request.info})
+        if self.end is None or first.failure is not None:
             return first, *others
-        start = time.monotonic()
-        first, *others = await self.judging.apply((first, *others), request.task, builder.conversation)
-        return replace(first, timing={**first.timing, "judge_s": time.monotonic() - start}), *others
+        return await self.end.apply((first, *others), request.task, builder.conversation)
 
     async def _run(self, builder: TrajectoryBuilder, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""
@@ -136,9 +140,8 @@ class ChatPlayer:
         limits, check = self.settings.limits, self.settings.check_history
         most = session.max_turns
         max_turns = min(limits.max_turns or most, request.max_turns or most, most)
-        opening = with_examples(session.messages, request.examples)
-        main = Conversation(builder, self.renderer, opening, session.tools)
-        conversations = Conversations(main, self.settings.next_states)
+        main = Conversation(builder, self.renderer, request.opening(session.messages), session.tools)
+        conversations = Conversations(main, request.notes)
         given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):
             room = limits.max_tokens - conversations.current.builder.num_tokens
@@ -191,7 +194,8 @@ class ChatPlayer:
             images=builder.images,
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
-            builder.add_turn(generated := await self.generator.generate(asked))
+            generated = await (request.generator or self.generator).generate(asked)
+            builder.add_turn(generated)
         builder.engine_s += time.monotonic() - start
         if generated.finish_reason != "length":
             return False

@@ -1,24 +1,23 @@
-"""G episodes of one task at once."""
+"""A leased group: G episodes of one task at once.
+
+The plain way asks for G equal episodes. A `GroupStrategy` stands around it: it changes what is asked, asks for more, or
+changes what came back. `rollout.strategies.table` names all of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from asyncrl.algo.curation.forks import least_certain
-from asyncrl.errors import EpisodeError
-from asyncrl.rollout.answers import with_answer
-from asyncrl.rollout.given_prefix import GivenPrefix, branch
-from asyncrl.rollout.player import (
-    EpisodePlayer,
-    EpisodeRequest,
-    attempt_id,
-    failed_episode,
-    play_with_retries,
-)
-from asyncrl.types import GREEDY_REWARD, Group, Lease, Status, Task, Trajectory
+from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest, play_with_retries
+from asyncrl.types import Group, Lease, Trajectory
+
+Episode = tuple[Trajectory, ...]
+"""The trajectories of one episode, the main agent's first."""
+Play = Callable[[Sequence[EpisodeRequest]], Coroutine[Any, Any, list[Episode]]]
+"""Plays episodes at once, each with its attempts, and returns them in the order of their requests."""
 
 
 class GroupRunner(Protocol):
@@ -29,119 +28,83 @@ class GroupRunner(Protocol):
         ...
 
 
-def no_hint(task: Task) -> GivenPrefix | None:
-    """Give no hint."""
-    return None
+class GroupStrategy(Protocol):
+    """One way to play groups otherwise than plainly. Its methods serve several groups at once."""
+
+    async def play(
+        self, lease: Lease, worker: str, requests: Sequence[EpisodeRequest], play: Play
+    ) -> list[Episode]:
+        """Return one episode for each request, in their order.
+
+        play: plays episodes plainly, or as the strategies inside this one do. It may be called several times.
+        """
+        ...
 
 
 class EpisodeGroupRunner:
     """A `GroupRunner` that plays the episodes of a group with one player.
 
-    branches: episodes of a group that branch off a sibling, before the turns about which the policy was least certain.
-    hinted: episodes of a group that start with the prefix that `hint` returns for the task.
-    baseline: plays one more, greedy episode of each group, whose reward is the others' baseline (ReMax).
-    answer: gives the tokens of a task's right answer, which are noted on its trajectories (IGPO).
+    strategies: how groups are played otherwise than plainly, the outermost first.
     """
 
-    def __init__(
-        self,
-        player: EpisodePlayer,
-        branches: int = 0,
-        hinted: int = 0,
-        hint: Callable[[Task], GivenPrefix | None] = no_hint,
-        baseline: EpisodePlayer | None = None,
-        answer: Callable[[Task], list[int]] | None = None,
-    ) -> None:
+    def __init__(self, player: EpisodePlayer, strategies: Sequence[GroupStrategy] = ()) -> None:
         self.player = player
-        self.branches = branches
-        self.hinted = hinted
-        self.hint = hint
-        self.baseline = baseline
-        self.answer = answer
+        self.strategies = tuple(strategies)
 
     async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
         """See `GroupRunner` and, for attempts at an episode, `play_with_retries`."""
-        size, branches = lease.group_size, min(self.branches, lease.group_size - 1)
-        try:
-            hint = self.hint(lease.task) if self.hinted else None
-            answer = self.answer(lease.task) if self.answer is not None else None
-        except EpisodeError as error:
-            failed = [failed_episode(lease.task, i, error.failure, str(error)) for i in range(size)]
-            return Group(lease.id, lease.task, lease.version, tuple(failed), worker)
-
-        def request(index: int, prefix: GivenPrefix | None) -> EpisodeRequest:
-            return EpisodeRequest(
+        requests = [
+            EpisodeRequest(
                 task=lease.task,
                 index=index,
-                id=_episode_id(worker, lease, index),
+                id=f"{worker}-{lease.id}-{index}",
                 min_version=lease.version,
                 order=lease.order,
-                prefix=prefix,
                 max_turns=lease.max_turns,
-                examples=lease.examples,
                 timeout_s=episode_timeout_s,
             )
+            for index in range(lease.group_size)
+        ]
+        episodes = await self._play(lease, worker, self.strategies, requests)
+        return Group(lease.id, lease.task, lease.version, tuple(numbered(episodes)), worker)
 
-        whole = range(size - branches)
-        hinted = range(self.hinted if hint is not None else 0)
-        episodes = [(self.player, request(i, hint if i in hinted else None)) for i in whole]
-        if self.baseline is not None:
-            greedy_request = replace(request(size, None), id=f"{worker}-{lease.id}-greedy")
-            episodes.append((self.baseline, greedy_request))
-        played = await play_all(episodes)
-        greedy = played.pop()[0] if self.baseline is not None else None
-        if branches:
-            prefixes = _branch_prefixes(played, lease, worker, branches)
-            missing = branches - len(prefixes)
-            requests = [
-                request(i, prefix) for i, prefix in enumerate([*prefixes, *[None] * missing], len(whole))
-            ]
-            played += await play_all([(self.player, one) for one in requests])
-        trajectories = _numbered(played)
-        if greedy is not None:
-            trajectories = _note_greedy(trajectories, greedy)
-        if answer is not None:
-            trajectories = with_answer(trajectories, answer)
-        return Group(lease.id, lease.task, lease.version, tuple(trajectories), worker)
+    async def _play(
+        self,
+        lease: Lease,
+        worker: str,
+        strategies: tuple[GroupStrategy, ...],
+        requests: Sequence[EpisodeRequest],
+    ) -> list[Episode]:
+        if not strategies:
+            return await play_all(self.player, requests)
+        first, *inner = strategies
+
+        async def play(asked: Sequence[EpisodeRequest]) -> list[Episode]:
+            return await self._play(lease, worker, tuple(inner), asked)
+
+        return await first.play(lease, worker, requests, play)
 
 
-async def play_all(
-    episodes: Sequence[tuple[EpisodePlayer, EpisodeRequest]],
-) -> list[tuple[Trajectory, ...]]:
+async def play_all(player: EpisodePlayer, requests: Sequence[EpisodeRequest]) -> list[Episode]:
     """Play episodes at once, each with its attempts."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(play_with_retries(player, request)) for player, request in episodes]
+        tasks = [group.create_task(play_with_retries(player, request)) for request in requests]
     return [task.result() for task in tasks]
 
 
-def _branch_prefixes(
-    played: Sequence[Sequence[Trajectory]], lease: Lease, worker: str, count: int
-) -> list[GivenPrefix]:
-    """Return the prefixes of branches of the episodes played, `count` unless forks are too few."""
-    parents = [episode[0] for episode in played if len(episode) == 1]
-    sessions = [
-        attempt_id(_episode_id(worker, lease, parent.episode_index), parent.info.get("attempts", 1))
-        for parent in parents
-    ]
-    forks = least_certain(parents, count)
-    return [branch(parents[fork.parent], fork, sessions[fork.parent]) for fork in forks]
+def numbered(episodes: Sequence[Episode]) -> list[Trajectory]:
+    """Return the trajectories of a group, each with an `episode_index` of its own.
 
-
-def _episode_id(worker: str, lease: Lease, index: int) -> str:
-    return f"{worker}-{lease.id}-{index}"
-
-
-def _numbered(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
-    several = any(len(episode) > 1 for episode in episodes)
-    return number_branches(episodes) if several else [episode[0] for episode in episodes]
-
-
-def number_branches(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
-    """Give every trajectory of a group its own `episode_index`.
-
-    The first branch of episode i keeps i, so that the first G trajectories are one for each episode; further branches
-    follow. `info["rollout"]` is i for all of them.
+    Where an episode has several trajectories, the first one of episode i keeps i, so that the first G trajectories are
+    one for each episode; the others follow. `info["rollout"]` is then i for all of them.
     """
+    if all(len(episode) == 1 for episode in episodes):
+        return [episode[0] for episode in episodes]
+    return renumbered(episodes)
+
+
+def renumbered(episodes: Sequence[Episode]) -> list[Trajectory]:
+    """As `numbered`, and `info["rollout"]` is there in any case."""
     firsts = [
         replace(e[0], episode_index=i, info={**e[0].info, "rollout": i}) for i, e in enumerate(episodes)
     ]
@@ -151,17 +114,3 @@ def number_branches(episodes: Sequence[Sequence[Trajectory]]) -> list[Trajectory
         for number, (i, t) in enumerate(more, len(episodes))
     ]
     return firsts + rest
-
-
-def _note_greedy(trajectories: list[Trajectory], greedy: Trajectory) -> list[Trajectory]:
-    """Write the greedy episode's reward into the others; it is not trained itself.
-
-    Without it the episodes have no baseline: they fail as the greedy one did.
-    """
-    if greedy.status is Status.FAILED:
-        why = f"the greedy episode failed: {greedy.error}"
-        return [
-            replace(t, status=Status.FAILED, failure=greedy.failure, error=why, success=None)
-            for t in trajectories
-        ]
-    return [replace(t, info={**t.info, GREEDY_REWARD: greedy.reward}) for t in trajectories]

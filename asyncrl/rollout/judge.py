@@ -6,6 +6,7 @@ else. A judge that fails says nothing about the policy: the episode fails with a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -37,7 +38,10 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """A judge and how its score enters the reward: `replace` it, or `add` to it, `weight` times the score."""
+    """A judge and how its score enters the reward: `replace` it, or `add` to it, `weight` times the score.
+
+    Implements `episode.EpisodeEnd`.
+    """
 
     judge: Judge
     mode: Literal["replace", "add"] = "replace"
@@ -51,13 +55,20 @@ class Judging:
         The judge reads the main agent's conversation. Every agent that has taken a turn gets the score, since they
         share the task. Without a score the episode fails, and only the main agent's trajectory is returned.
         """
-        first = played[0]
+        first, start = played[0], time.monotonic()
         try:
             score = await self.judge.score(JudgeRequest(task, tuple(messages), first.reward))
         except JudgeError as error:
             why = str(error)[:2000]
-            return (replace(first, status=Status.FAILED, failure=error.failure, error=why, success=None),)
-        return tuple(with_score(trajectory, self.weight * score, self.mode) for trajectory in played)
+            failed = replace(first, status=Status.FAILED, failure=error.failure, error=why, success=None)
+            return (_timed(failed, start),)
+        first, *others = (with_score(one, self.weight * score, self.mode) for one in played)
+        return _timed(first, start), *others
+
+
+def _timed(trajectory: Trajectory, start: float) -> Trajectory:
+    """Return the trajectory with the seconds since `start` as the judge's."""
+    return replace(trajectory, timing={**trajectory.timing, "judge_s": time.monotonic() - start})
 
 
 def with_score(trajectory: Trajectory, score: float, mode: Literal["replace", "add"]) -> Trajectory:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from asyncrl.chat.conversation import Note
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
-from asyncrl.rollout.given_prefix import GivenPrefix
+from asyncrl.generation import Generator
 from asyncrl.tracing import span
-from asyncrl.types import FailureClass, Status, Task, Trajectory
+from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
 MAX_ATTEMPTS = {FailureClass.INFRASTRUCTURE: 3, FailureClass.ENVIRONMENT: 2}
 """Attempts at an episode that fails in this way, each in a fresh session; other classes get one."""
@@ -26,6 +29,23 @@ RETRY_PAUSE_S = 0.5
 
 def _ignore() -> None:
     """Do nothing when the session opens."""
+
+
+def _unchanged(messages: list[Message]) -> list[Message]:
+    """Return an episode's opening messages as the environment gave them."""
+    return messages
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPrefix:
+    """The first turns of an episode that the policy does not sample. They are played, seen and never trained."""
+
+    turns: tuple[np.ndarray, ...]
+    """Token ids of each turn, [N] int32, with the token that ends it."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Goes into the trajectory's `info`."""
+    session: str = ""
+    """Session whose prefix the engine may still hold; "" for the episode's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +65,14 @@ class EpisodeRequest:
     """First turns that are given, not sampled. Agents behind the gateway are given none."""
     max_turns: int = 0
     """Turns of the episode, where fewer than the player allows; 0 for as many as it allows."""
-    examples: tuple[str, ...] = ()
-    """Transcripts of solved tasks that the prompt shows."""
+    opening: Callable[[list[Message]], list[Message]] = _unchanged
+    """Returns the opening messages that the policy reads, from those of the environment."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Goes into the `info` of the main agent's trajectory."""
+    generator: Generator | None = None
+    """Samples the turns; None for the player's own. Agents behind the gateway always use their own."""
+    notes: tuple[Note, ...] = ()
+    """What is noted on each trajectory at the episode's end."""
     timeout_s: float = 3600.0
     """Seconds the episode may take once its session is open; the caller cancels it then."""
     on_open: Callable[[], None] = _ignore
@@ -59,8 +85,8 @@ class EpisodePlayer(Protocol):
     async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """Play one episode.
 
-        Returns the main agent's trajectory, followed by those of further agents or branches; all have the request's
-        index as `episode_index`. A bad rollout is data: a failed episode is one trajectory that says why.
+        Returns the main agent's trajectory, followed by the others that it has; all have the request's index as
+        `episode_index`. A bad rollout is data: a failed episode is one trajectory that says why.
         """
         ...
 

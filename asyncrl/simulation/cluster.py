@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from asyncrl.buffer.hooks.configured import hooks_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
@@ -128,7 +129,9 @@ class Cluster:
     def __init__(self, config: Config, costs: Costs, workload: Workload, engines: int, workers: int) -> None:
         self.config = config
         self.costs = costs
-        self.buffer = SimulatedBuffer(Ledger(":memory:", LedgerSettings.of(config)))
+        self.buffer = SimulatedBuffer(
+            Ledger(":memory:", LedgerSettings.of(config), hooks=hooks_of(config, None))
+        )
         self.engines = [SimulatedEngine(f"http://engine-{n}", costs.engine) for n in range(engines)]
         self.trainer = SimulatedTrainer(config, costs.trainer, self.buffer, self._publish, self._busy)
         self.routers = [

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from asyncrl.buffer.proposals import predictions
+from asyncrl.buffer.hooks.proposals import predictions
 from asyncrl.buffer.replica import LEDGER
 from asyncrl.errors import InputError
 from asyncrl.launch.periodic_evaluation import read_evals

@@ -15,6 +15,7 @@ OPTIONS = (*CONFIGURED, "--base-version", "--model", "--replica")
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
+    from asyncrl.buffer.hooks.configured import hooks_of
     from asyncrl.buffer.ledger import LedgerSettings
     from asyncrl.conflicts.curriculum import check_curriculum
     from asyncrl.run.model_folder import vocab_size
@@ -22,8 +23,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
 
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
     settings = LedgerSettings.of(config, vocab_size(args.model) if args.model else 0)
-    curriculum = check_curriculum(config)
+    hooks = hooks_of(config, check_curriculum(config))
     replica = args.replica or config.buffer.replica
-    served: dict[str, Any] = {"curriculum": curriculum, "replica": replica, **address._asdict()}
+    served: dict[str, Any] = {"hooks": hooks, "replica": replica, **address._asdict()}
     serve_buffer(str(ledger), settings, args.base_version, **served)
     return 0

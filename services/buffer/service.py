@@ -25,9 +25,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from asyncrl.algo.curation.curricula import Factory
 from asyncrl.buffer.bodies import Stored
 from asyncrl.buffer.body_files import LARGE_BYTES, FileBody
+from asyncrl.buffer.lease_hooks import HookFactory
 from asyncrl.buffer.ledger import (
     LeaseGoneError,
     Ledger,
@@ -44,6 +44,7 @@ from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, t
 from asyncrl.data.memory import return_freed_memory
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
+from asyncrl.services.buffer.hook_routes import HOOK_ROLES, add_hook_routes
 from asyncrl.services.buffer.members import add_member_routes
 from asyncrl.services.buffer.messages import documented, groups_response, read
 from asyncrl.services.http.app import (
@@ -89,7 +90,7 @@ _TRAINER = (
         "staleness_limit",
         "pause",
     ),
-    *("opponents", "quarantine"),
+    "quarantine",
 )
 _WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reserve", "put_files", "reclaim")
 ROLES = {
@@ -99,6 +100,7 @@ ROLES = {
     **{f"/v1/{name}": {"worker"} for name in _WORKER},
     **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
     "/v1/enroll": {"guest"},
+    **HOOK_ROLES,
     **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), ALL_ROLES),
 }
 """Which roles may call what; the launcher may call everything."""
@@ -344,6 +346,7 @@ def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
     _add_groups(app, service)
     _add_steps(app, service)
     _add_status(app, service)
+    add_hook_routes(app, ledger, service.changed)
     add_member_routes(app, credentials)
     return app
 
@@ -356,15 +359,6 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         """Plan tasks in order; known ids are left as they are."""
         body = await read(request, messages.AddTasks)
         added = ledger.add_tasks([task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)])
-        service.changed()
-        return {"added": added}
-
-    @app.post("/v1/pool", openapi_extra=documented(messages.AddPool))
-    async def add_pool(request: Request) -> dict[str, int]:
-        """Give the curriculum the tasks it chooses among."""
-        body = await read(request, messages.AddPool)
-        tasks = [task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)]
-        added = ledger.add_pool(tasks, body.total)
         service.changed()
         return {"added": added}
 
@@ -395,13 +389,6 @@ def _add_planning(app: FastAPI, service: BufferService) -> None:
         ledger.set_staleness_limit(body.limit)
         service.changed()
         return {"limit": body.limit}
-
-    @app.post("/v1/opponents", openapi_extra=documented(messages.JoinedOpponents))
-    async def opponents(request: Request) -> dict[str, list[int]]:
-        """Have copies of these versions of the run's exploiter, and no others, be members of the population."""
-        body = await read(request, messages.JoinedOpponents)
-        ledger.join_opponents(body.versions)
-        return {"versions": body.versions}
 
     @app.post("/v1/reclaim", openapi_extra=documented(messages.Worker))
     async def reclaim(request: Request) -> dict[str, int]:
@@ -735,7 +722,7 @@ def serve_buffer(
     credentials: Credentials | None = None,
     ready_file: str | Path | None = None,
     advertise: str = "",
-    curriculum: Factory | None = None,
+    hooks: Sequence[HookFactory] = (),
     replica: str = "",
 ) -> None:
     """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from. replica: a folder, or
@@ -747,7 +734,7 @@ def serve_buffer(
         place.bring_up(Path(ledger))
     elif replica:
         place = FolderPlace(Path(replica))
-    opened = Ledger(ledger, settings, base_version, curriculum=curriculum, replica=place)
+    opened = Ledger(ledger, settings, base_version, hooks=hooks, replica=place)
     app = create_buffer_app(opened, credentials)
     serving = None
     if isinstance(place, HttpPlace):

@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
@@ -32,14 +30,13 @@ from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
-from asyncrl.rollout.answers import answer_ids
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
-from asyncrl.rollout.given_prefix import HINT_TURNS, hint
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.judge import Judging
-from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
-from asyncrl.rollout.opponents import OpponentRunner
 from asyncrl.rollout.player import EpisodePlayer
+from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
+from asyncrl.rollout.strategies.policies import MultiPolicyGenerator
+from asyncrl.rollout.strategies.table import configured
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.buffer.client import Addresses, BufferClient
@@ -199,47 +196,28 @@ class RolloutService:
             for name, policy in self.policies.items()
         ]
 
-    def _player(
-        self, generator: Generator, temperature: float, seed: int | None, next_states: bool = False
-    ) -> EpisodePlayer:
+    def _player(self, generator: Generator, temperature: float, seed: int | None) -> EpisodePlayer:
         """Return a player with the recipe's limits that samples from `generator`; agents sample from their gateway."""
         if self.agents is not None:
             return self.agents.player(temperature, seed)
-        settings = dataclasses.replace(
-            episode_settings(self.config, temperature, seed), next_states=next_states
-        )
+        settings = episode_settings(self.config, temperature, seed)
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
 
     def _training_runner(self, seed: int | None) -> GroupRunner:
-        """Return the runner of leased groups, with the recipe's branches, hints, greedy baseline, policies and
-        opponents."""
-        rollout, agent = self.config.rollout, self.agents is not None
-        needs = needed(resolve_settings(self.config.algo))
-        greedy = "greedy" in needs
-        if agent and greedy:
-            raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
-        if self.policies and greedy:
-            raise ConfigError("policies: must be left out where the objective has a greedy baseline")
-        if self.policies and agent:
-            raise ConfigError("policies: must be left out where an agent plays the episodes")
+        """Return the runner of leased groups, with the recipe's strategies."""
 
-        def make_runner(generator: Generator) -> EpisodeGroupRunner:
-            return EpisodeGroupRunner(
-                self._player(generator, rollout.temperature, seed, self.config.minimax),
-                branches=0 if agent else rollout.branches,
-                hinted=0 if agent else rollout.hinted,
-                hint=partial(hint, most=HINT_TURNS, encode=self.renderer.assistant),
-                baseline=self._player(generator, 0.0, None) if greedy else None,
-                answer=partial(answer_ids, encode=self.renderer.assistant) if "answers" in needs else None,
-            )
+        def make_player(temperature: float) -> EpisodePlayer:
+            return self._player(self.engines, temperature, seed if temperature else None)
 
-        renew_every_s = rollout.lease_s / 3
-        if self.config.population is not None:
-            exploiter = next(iter(self._further_policies()), None)
-            return OpponentRunner(make_runner, self.engines, exploiter, renew_every_s)
-        if not self.policies:
-            return make_runner(self.engines)
-        return MultiPolicyRunner(make_runner, self.engines, self._further_policies(), renew_every_s)
+        parts = WorkerParts(
+            self.config,
+            self.engines,
+            self.renderer.assistant,
+            make_player,
+            self._further_policies(),
+            self.agents is not None,
+        )
+        return EpisodeGroupRunner(make_player(self.config.rollout.temperature), configured(parts))
 
     async def follow_members(self) -> None:
         """Use engines and environments that join the job or have moved, and no longer those that leave it. Runs until

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.algo.curation.curricula import Factory
+from asyncrl.buffer.lease_hooks import HookFactory
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.services.buffer.service import create_buffer_app
 from tests.app_thread import END_S, AppThread
@@ -21,9 +22,9 @@ from tests.waiting import wait_for_url
 class ThreadService(AppThread):
     """`settings` are those of `LedgerSettings`; the defaults are P = 2, S = 1, G = 2."""
 
-    def __init__(self, folder: Path, curriculum: Factory | None = None, **settings: Any) -> None:
+    def __init__(self, folder: Path, hooks: Sequence[HookFactory] = (), **settings: Any) -> None:
         chosen = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2, "lease_s": 10.0} | settings
-        self.ledger = Ledger(folder / "ledger.sqlite", LedgerSettings(**chosen), curriculum=curriculum)
+        self.ledger = Ledger(folder / "ledger.sqlite", LedgerSettings(**chosen), hooks=hooks)
         super().__init__(create_buffer_app(self.ledger, RUN), folder)
 
 

@@ -1,7 +1,6 @@
 """Episodes with several agents: a conversation, tokens, rewards and a trajectory for each."""
 
 import asyncio
-import dataclasses
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.next_states import note_next_states
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 
@@ -97,9 +97,7 @@ def make_player(renderer, judging=None, **options):
 
 
 def test_the_sides_of_a_game_are_the_main_agent_and_all_further_ones(renderer):
-    player = make_player(renderer)
-    player.settings = dataclasses.replace(player.settings, next_states=True)
-    main, first, second = play(player)
+    main, first, second = play(make_player(renderer), notes=(note_next_states,))
     (mains, places), (firsts, after_first), (seconds, after_second) = (
         (t.next_states.token_ids, t.next_states.after) for t in (main, first, second)
     )
@@ -112,8 +110,8 @@ def test_the_sides_of_a_game_are_the_main_agent_and_all_further_ones(renderer):
     assert [ids.tolist() for ids in seconds] == [main.token_ids[: main.turns[1].start].tolist()]
 
 
-def play(player, env="Asking"):
-    return asyncio.run(player.play(EpisodeRequest(Task("t", f"{HERE}:{env}", 0), 3, "e")))
+def play(player, env="Asking", **asked):
+    return asyncio.run(player.play(EpisodeRequest(Task("t", f"{HERE}:{env}", 0), 3, "e", **asked)))
 
 
 def text(renderer, trajectory):

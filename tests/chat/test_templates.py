@@ -1,7 +1,6 @@
 """What a model family's chat template refuses is an outcome of the episode, and ids are such that all are taken."""
 
 import asyncio
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from asyncrl.chat.tool_calls import parse_llama, parse_mistral
 from asyncrl.env.protocol import Action, Env, Step, ToolCall
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.given_prefix import hint
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.hints import Hints
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.chat.templates import LLAMA_31, MISTRAL, THINKING, with_template
@@ -190,7 +189,7 @@ def test_a_hint_under_a_template_that_opens_the_reasoning_ends_it(renderer, cont
 
 def test_a_hint_that_cannot_be_written_fails_the_group_with_the_reason(llama):
     player = ChatPlayer(Saying(llama), LocalEnvs(), llama, parse_llama, EpisodeSettings(Limits(0, 64, 2000)))
-    runner = EpisodeGroupRunner(player, hinted=1, hint=partial(hint, most=1, encode=llama.assistant))
+    runner = EpisodeGroupRunner(player, [Hints(1, llama.assistant)])
     call = {"type": "function", "function": {"name": "look", "arguments": {}}}
     refused = {"role": "assistant", "content": "", "tool_calls": [call, call]}
     task = Task("t", f"{HERE}:Tools", 0, data={"hint": [refused]})

@@ -14,6 +14,7 @@ from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.branches import Branches
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 
@@ -274,7 +275,7 @@ def test_a_branch_keeps_the_turns_it_was_given_in_its_conversation(renderer):
     player = ChatPlayer(Scripted(renderer), LocalEnvs(), renderer, parse_hermes, settings)
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 2, 1, 60.0)
     parent, leaf = asyncio.run(
-        EpisodeGroupRunner(player, branches=1).run_group(lease, "w", 30.0)
+        EpisodeGroupRunner(player, [Branches(1)]).run_group(lease, "w", 30.0)
     ).trajectories
     assert leaf.info["branch_turn"] == 1
     assert conversation_of(leaf) == conversation_of(parent)

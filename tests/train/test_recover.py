@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.curation.swarm import Terms
 from asyncrl.algo.objective import build_objective
+from asyncrl.buffer.hooks.proposals import Proposals, add_pool
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
@@ -449,9 +451,9 @@ class Hard(World):
 
     def __init__(self):
         super().__init__()
-        settings = LedgerSettings(2, 0, 2, complete_age=3)
-        self.ledger = Ledger(":memory:", settings, curriculum=factory("uniform", {}, 2, 0))
-        self.ledger.add_pool([Task(f"t{i}", "gridworld", i) for i in range(2)], 0)
+        hook = partial(Proposals, make=factory("uniform", {}, 2, 0), complete_age=3)
+        self.ledger = Ledger(":memory:", LedgerSettings(2, 0, 2), hooks=[hook])
+        add_pool(self.ledger, [Task(f"t{i}", "gridworld", i) for i in range(2)], 0)
 
     def rewards(self, version):
         return [0.0, 1.0] if version in (0, 4) else [0.0, 0.0]

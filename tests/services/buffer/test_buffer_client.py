@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.buffer.body_files import LARGE_BYTES
+from asyncrl.buffer.hooks.proposals import Proposals
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import (
     ConfigError,
@@ -43,7 +45,7 @@ def service(tmp_path):
 
 @pytest.fixture
 def curated(tmp_path):
-    served = ThreadService(tmp_path, factory("vade", {}, group_size=2, seed=0))
+    served = ThreadService(tmp_path, [partial(Proposals, make=factory("vade", {}, group_size=2, seed=0))])
     yield served
     served.close()
 

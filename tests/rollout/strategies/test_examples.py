@@ -4,13 +4,14 @@ import asyncio
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.data.lease_extras import examples_extra
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.examples import with_examples
 from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.strategies.examples import Examples, with_examples
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import SEEDED, Lease, Task
-from tests.rollout.test_given_prefix import ENV, Walker
+from tests.rollout.strategies.test_branches import ENV, Walker
 
 CALL = {"id": "1", "function": {"name": "add", "arguments": {"a": 1}}}
 WAY = encode_transcript(
@@ -50,8 +51,8 @@ def test_a_prompt_of_parts_gets_a_part_and_one_without_a_user_stays():
 def play(renderer, examples):
     settings = EpisodeSettings(Limits(0, 16, 900), check_history=True)
     player = ChatPlayer(Walker(renderer), LocalEnvs(), renderer, parse_hermes, settings)
-    lease = Lease("l", Task("t", ENV, 0), 3, 3, 2, 1, 60.0, examples=examples)
-    return asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 20.0)).trajectories
+    lease = Lease("l", Task("t", ENV, 0), 3, 3, 2, 1, 60.0, extras=examples_extra(examples))
+    return asyncio.run(EpisodeGroupRunner(player, [Examples()]).run_group(lease, "w", 20.0)).trajectories
 
 
 def test_an_episode_is_sampled_and_trained_with_its_examples(renderer):

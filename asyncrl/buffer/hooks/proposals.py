@@ -7,7 +7,7 @@
 Each is part of the transaction that it follows from. Outcomes are kept, so that a rollback can build the state of any
 earlier version again. They are observed in the order of their proposals, whenever they arrived, and proposals are made
 from the state of the committed version alone: what is proposed does not depend on the order in which groups finish.
-Without a curriculum there are none of these tables, and tasks are those that were added.
+Without a curriculum there is no such hook and none of these tables, and tasks are those that were added.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgpack
 
 from asyncrl.algo.curation.curriculum import Curriculum, Outcome, Proposal
 from asyncrl.algo.curation.seeding import example_of
+from asyncrl.algo.curation.success_pool import lacks_success
+from asyncrl.buffer.lease_hooks import LeaseHook, Terms
+from asyncrl.buffer.ledger import Ledger
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_task, pack, unpack
+from asyncrl.data.lease_extras import examples_extra
 from asyncrl.errors import ConflictError
 from asyncrl.types import Group, Task, Trajectory
 
@@ -69,40 +73,41 @@ class Calibration:
         return {"brier": self.squared_error / groups, "calibration_error": distance / groups}
 
 
-class Proposals:
-    """See the module. Every method runs inside a transaction of its caller.
+class Proposals(LeaseHook):
+    """See the module. Every method but the constructor runs inside a transaction of its caller.
 
-    make: makes the curriculum of a pool; None for a ledger without one.
+    make: makes the curriculum of a pool. complete_age: versions up to which the trainer completes groups without a
+    success by an earlier one (`train.complete_groups`): such groups are kept though they have no signal; 0 where it
+    does not.
     """
 
     def __init__(
         self,
         store: Store,
         settings: LedgerSettings,
-        make: Callable[[Sequence[Task]], Curriculum] | None,
+        make: Callable[[Sequence[Task]], Curriculum],
+        complete_age: int = 0,
     ) -> None:
         self.store = store
         self.settings = settings
         self.make = make
+        self.complete_age = complete_age
         self._current: tuple[int, Curriculum, Calibration] | None = None
         """A state and its version. It holds while the ledger is at that version, which a failed transaction leaves."""
-        if make is not None:
-            for table in TABLES:
-                store.execute(table)
+        for table in TABLES:
+            store.execute(table)
 
     @property
     def has_pool(self) -> bool:
-        """False while there is nothing to choose among, and without a curriculum."""
-        return self.make is not None and self.store.row("SELECT 1 FROM pool LIMIT 1") is not None
+        """False while there is nothing to choose among."""
+        return self.store.row("SELECT 1 FROM pool LIMIT 1") is not None
 
     def add_pool(self, tasks: Sequence[Task], total: int) -> int:
         """Give the curriculum its tasks, once, and propose the first; return how many were new.
 
-        total: proposals of the whole run, 0 for no limit. Raises `ConflictError` without a curriculum, and for another
-        pool than before.
+        total: proposals of the whole run, 0 for no limit. Raises `ConflictError` for another pool than before, and
+        `InputError` for tasks that the curriculum cannot choose among.
         """
-        if self.make is None:
-            raise ConflictError("the run has no curriculum to choose among a pool; add its tasks themselves")
         bodies = [encode_task(task) for task in tasks]
         known = [body for (body,) in self.store.rows("SELECT body FROM pool ORDER BY place")]
         if known and known != bodies:
@@ -116,10 +121,10 @@ class Proposals:
         version = self.store.fact("version")
         state = _pack(self.make(tasks), Calibration())
         self.store.execute("INSERT INTO curriculum VALUES (?, ?, ?, 0, ?)", (version, version, total, state))
-        self.propose()
+        self.plan()
         return len(bodies)
 
-    def propose(self) -> bool:
+    def plan(self) -> bool:
         """Plan the next step's worth of tasks, and close the plan after the last; True when any was planned."""
         if not self.has_pool or self.store.fact("closed"):
             return False
@@ -166,30 +171,29 @@ class Proposals:
             shown = pack(list(proposal.examples))
             self.store.execute("INSERT INTO examples VALUES (?, ?)", (cursor.lastrowid, shown))
 
-    def group_size(self, seq: int) -> int:
-        """Return the number of episodes of a task's group."""
-        if self.make is None:
-            return self.settings.group_size
-        row = self.store.row("SELECT rollouts FROM proposals WHERE seq = ?", seq)
-        return self.settings.group_size if row is None else row[0]
+    def terms(self, seq: int, terms: Terms) -> Terms:
+        """Return the terms of a proposal: the size of its group, its most turns and the examples of its prompt."""
+        size = self.store.row("SELECT rollouts FROM proposals WHERE seq = ?", seq)
+        turns = self.store.row("SELECT max_turns FROM turn_limits WHERE seq = ?", seq)
+        shown = self.store.row("SELECT body FROM examples WHERE seq = ?", seq)
+        return replace(
+            terms,
+            group_size=terms.group_size if size is None else size[0],
+            max_turns=terms.max_turns if turns is None else turns[0],
+            extras={**terms.extras, **examples_extra([] if shown is None else unpack(shown[0]))},
+        )
 
-    def max_turns(self, seq: int) -> int:
-        """Return the most turns of a task's episodes, 0 for those that the run allows."""
-        if self.make is None:
-            return 0
-        row = self.store.row("SELECT max_turns FROM turn_limits WHERE seq = ?", seq)
-        return 0 if row is None else row[0]
+    def may_keep(self, group: Group) -> bool:
+        """True for a group without a success, where an earlier one may complete it."""
+        return self.complete_age > 0 and lacks_success(group)
 
-    def examples(self, seq: int) -> tuple[str, ...]:
-        """Return the transcripts that a task's episodes are shown in their prompt."""
-        if self.make is None:
-            return ()
-        row = self.store.row("SELECT body FROM examples WHERE seq = ?", seq)
-        return () if row is None else tuple(unpack(row[0]))
+    def keeps(self, seq: int, deadline: int, group: Group) -> bool:
+        """True for a group without a success that an earlier one of the same task will complete."""
+        return self.may_keep(group) and self._solved_since(seq, deadline - self.complete_age)
 
-    def note(self, seq: int, group: Group) -> None:
+    def on_put(self, seq: int, group: Group) -> None:
         """Keep the outcome of a proposal that is put for good, whether it is trained or dropped."""
-        if self.make is None or self.store.row("SELECT 1 FROM proposals WHERE seq = ?", seq) is None:
+        if self.store.row("SELECT 1 FROM proposals WHERE seq = ?", seq) is None:
             return
         firsts: dict[int, Trajectory] = {}
         turns: dict[int, int] = {}
@@ -211,13 +215,11 @@ class Proposals:
             ),
         )
 
-    def solved_since(self, seq: int, oldest: int) -> bool:
+    def _solved_since(self, seq: int, oldest: int) -> bool:
         """True when a trained group of the same task had a success and no token from before version `oldest`.
 
         Groups of the step that is being filled are not trained yet: which of them finished first does not matter.
         """
-        if self.make is None:
-            return False
         found = self.store.rows(
             "SELECT outcomes.body FROM proposals AS mine JOIN proposals AS other USING (place) "
             "JOIN tasks ON tasks.seq = other.seq JOIN outcomes ON outcomes.seq = other.seq "
@@ -227,7 +229,7 @@ class Proposals:
         )  # fmt: skip
         return any(max(unpack(body)[1], default=0.0) > 0 for (body,) in found)
 
-    def observe(self, version: int) -> None:
+    def on_commit(self, version: int) -> None:
         """Let the curriculum observe the outcomes of `version`, which has just been followed by the next one."""
         if not self.has_pool:
             return
@@ -241,7 +243,7 @@ class Proposals:
         self._save(curriculum, calibration, version + 1)
         self._current = version + 1, curriculum, calibration
 
-    def roll_back(self, version: int) -> None:
+    def on_rollback(self, version: int) -> None:
         """Return to the state of `version`; forget the later outcomes of tasks that are to be played again."""
         if not self.has_pool:
             return
@@ -252,7 +254,6 @@ class Proposals:
         first, newest = self.store.row("SELECT first, version FROM curriculum")
         if newest == version:
             return
-        assert self.make is not None
         curriculum, calibration = self.make(self._tasks()), Calibration()
         self._current = None
         for earlier in range(first, version):
@@ -260,7 +261,7 @@ class Proposals:
         self._save(curriculum, calibration, version)
 
     def stats(self) -> dict[str, float]:
-        """Return the number of proposals, and how well their success was predicted; {} without a curriculum."""
+        """Return the number of proposals, and how well their success was predicted; {} without a pool."""
         if not self.has_pool:
             return {}
         _, calibration = self._state()
@@ -271,7 +272,6 @@ class Proposals:
     def _state(self) -> tuple[Curriculum, Calibration]:
         version = self.store.row("SELECT version FROM curriculum")[0]
         if self._current is None or self._current[0] != version:
-            assert self.make is not None
             state = self.store.row("SELECT state FROM curriculum")[0]
             curriculum, found = self.make(self._tasks()), msgpack.unpackb(state)
             curriculum.load_state(found["state"])
@@ -302,6 +302,15 @@ class Proposals:
         self.store.execute(
             "UPDATE curriculum SET version = ?, state = ?", (version, _pack(curriculum, calibration))
         )
+
+
+def add_pool(ledger: Ledger, tasks: Sequence[Task], total: int = 0) -> int:
+    """`Proposals.add_pool` of a ledger. Raises `ConflictError` where it has no curriculum."""
+    proposals = ledger.hook(Proposals)
+    if proposals is None:
+        raise ConflictError("the run has no curriculum to choose among a pool; add its tasks themselves")
+    with ledger.batch():
+        return proposals.add_pool(tasks, total)
 
 
 def predictions(ledger: Path) -> list[tuple[float, float]]:

@@ -13,8 +13,9 @@ from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
-from asyncrl.rollout.multi_policy import FurtherPolicy, MultiPolicyGenerator, MultiPolicyRunner
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.parts import FurtherPolicy
+from asyncrl.rollout.strategies.policies import FurtherPolicies, MultiPolicyGenerator
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.env.client import LocalEnvs
@@ -95,11 +96,7 @@ def make_player(renderer, generator):
 def make_runner(renderer, main, helper, buffer, renew_every_s=0.2):
     """A runner of the main policy and of one that plays the helpers."""
     policies = [FurtherPolicy("help", frozenset({"helper"}), helper, buffer)]
-
-    def single(generator):
-        return EpisodeGroupRunner(make_player(renderer, generator))
-
-    return MultiPolicyRunner(single, main, policies, renew_every_s)
+    return EpisodeGroupRunner(make_player(renderer, main), [FurtherPolicies(main, policies, renew_every_s)])
 
 
 def play(renderer, service, env="Asking", times=1, version=0, renew_every_s=0.2):

@@ -9,13 +9,17 @@ Only what goes to the exploiter's buffer keeps the states of the other side (`Tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
+from asyncrl.data.lease_extras import opponent_of
 from asyncrl.generation import Generated, GenerateRequest, Generator
-from asyncrl.rollout.group import GroupRunner, number_branches
-from asyncrl.rollout.multi_policy import FurtherPolicy, Slots, part_of, silent
-from asyncrl.types import NEWEST, OPPONENT, Group, Lease, Opponent, Trajectory
+from asyncrl.rollout.group import Episode, Play
+from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.next_states import note_next_states
+from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
+from asyncrl.rollout.strategies.policies import Slots, in_rollouts, part_of, silent
+from asyncrl.types import NEWEST, OPPONENT, Lease, Opponent, Trajectory
 
 
 class OpponentGenerator:
@@ -55,61 +59,53 @@ class OpponentGenerator:
         return await self.exploiter.generate(request)
 
 
-class OpponentRunner:
-    """A `GroupRunner` that plays groups against whom they were dealt.
+class Opponents:
+    """A `GroupStrategy` that plays groups against whom they were dealt.
 
-    make_runner: returns a runner of groups that samples from the given generator. engines: where all versions of the
-    policy sample. exploiter: the policy that is trained against it, if there is one.
+    engines: where all versions of the policy sample. exploiter: the policy that is trained against it, if there is
+    one. states: whether its trajectories note the states of the other side (`Trajectory.next_states`).
     """
 
     def __init__(
         self,
-        make_runner: Callable[[Generator], GroupRunner],
         engines: Generator,
         exploiter: FurtherPolicy | None = None,
         renew_every_s: float = 1.0,
+        states: bool = False,
     ) -> None:
-        self.make_runner = make_runner
         self.engines = engines
         self.exploiter = exploiter
         self.slots = Slots(renew_every_s)
-        self.alone = make_runner(engines)
+        self.notes = (note_next_states,) if states else ()
 
-    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        """See `GroupRunner`."""
-        group = await self._run_group(lease, worker, episode_timeout_s)
-        if all(t.next_states is None for t in group.trajectories):
-            return group
-        return replace(group, trajectories=tuple(replace(t, next_states=None) for t in group.trajectories))
-
-    async def _run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        opponent = lease.opponent
+    async def play(
+        self, lease: Lease, worker: str, requests: Sequence[EpisodeRequest], play: Play
+    ) -> list[Episode]:
+        """See `GroupStrategy`."""
+        opponent = opponent_of(lease)
         if opponent is None:
-            return await self.alone.run_group(lease, worker, episode_timeout_s)
+            return await play(requests)
         if opponent.version == NEWEST:
-            return await self._exploited(lease, opponent, worker, episode_timeout_s)
-        generator = OpponentGenerator(self.engines, opponent, self._exploiter_samples)
-        group = await self.make_runner(generator).run_group(lease, worker, episode_timeout_s)
-        return learners_part(group, opponent)
-
-    @property
-    def _exploiter_samples(self) -> Generator | None:
-        return self.exploiter.generator if self.exploiter is not None else None
+            return await self._exploited(lease, opponent, worker, requests, play)
+        samples = self.exploiter.generator if self.exploiter is not None else None
+        generator = OpponentGenerator(self.engines, opponent, samples)
+        return learners_part(await play([replace(one, generator=generator) for one in requests]), opponent)
 
     async def _exploited(
-        self, lease: Lease, opponent: Opponent, worker: str, episode_timeout_s: float
-    ) -> Group:
+        self, lease: Lease, opponent: Opponent, worker: str, requests: Sequence[EpisodeRequest], play: Play
+    ) -> list[Episode]:
         """Play a group of the exploiter's, put its part and return the policy's."""
         assert self.exploiter is not None
         async with self.slots.hold(self.exploiter, worker) as slot:
             generator = OpponentGenerator(self.engines, opponent, self.exploiter.generator, slot)
-            group = await self.make_runner(generator).run_group(lease, worker, episode_timeout_s)
+            asked = [replace(one, generator=generator, notes=self.notes) for one in requests]
+            played = await play(asked)
             if slot is not None:
-                part = part_of(group, lambda t: plays(opponent, _agent(t)), slot, worker)
+                part = part_of(lease, played, lambda t: plays(opponent, _agent(t)), slot, worker)
                 met = {} if opponent.against is None else {OPPONENT: opponent.against}
                 tagged = tuple(replace(t, info={**t.info, **met}) for t in part.trajectories)
                 await self.slots.put(self.exploiter, replace(part, trajectories=tagged))
-        return learners_part(group, opponent)
+        return learners_part(played, opponent)
 
 
 def plays(opponent: Opponent, agent: str) -> bool:
@@ -117,24 +113,28 @@ def plays(opponent: Opponent, agent: str) -> bool:
     return opponent.main == (agent == "")
 
 
-def learners_part(group: Group, opponent: Opponent) -> Group:
-    """Return the group without the opponent's trajectories.
+def learners_part(played: Sequence[Episode], opponent: Opponent) -> list[Episode]:
+    """Return the episodes of a group without the opponent's trajectories.
 
     An episode in which the learner has not spoken counts as one without sampled tokens, and as failed where it failed.
     Of a past version that had the other side only the rewards are left.
     """
-    episodes: dict[int, list[Trajectory]] = {}
-    for trajectory in group.trajectories:
-        episodes.setdefault(trajectory.rollout, []).append(trajectory)
     kept = []
-    for index in sorted(episodes):
-        played = episodes[index]
-        own = [t for t in played if not plays(opponent, _agent(t))] or [silent(played[0])]
+    for episode in played:
+        own = [t for t in episode if not plays(opponent, _agent(t))] or [silent(episode[0])]
         if opponent.against is not None:
             own = [replace(silent(own[0]), reward=own[0].reward)]
-        kept.append([replace(t, info={**t.info, OPPONENT: opponent.key}) for t in own])
-    return replace(group, trajectories=tuple(number_branches(kept)))
+        kept.append([replace(t, next_states=None, info={**t.info, OPPONENT: opponent.key}) for t in own])
+    return in_rollouts(kept)
 
 
 def _agent(trajectory: Trajectory) -> str:
     return str(trajectory.info.get("agent", ""))
+
+
+def configured(parts: WorkerParts) -> Opponents | None:
+    """Return what plays opponents in a run with a population; None without one."""
+    if parts.config.population is None:
+        return None
+    exploiter = next(iter(parts.policies), None)
+    return Opponents(parts.engines, exploiter, parts.renew_every_s, parts.config.minimax)

@@ -7,12 +7,33 @@ log-probabilities are exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
+from asyncrl.data.lease_extras import examples_of
 from asyncrl.data.transcript import read_transcript
-from asyncrl.types import Message
+from asyncrl.rollout.group import Episode, Play
+from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.parts import WorkerParts
+from asyncrl.types import SEEDED, Lease, Message
 
 BEFORE = "This is how similar tasks were solved."
 AFTER = "Now your own task:"
+
+
+class Examples:
+    """A `GroupStrategy` that shows the episodes of a group the examples of its lease."""
+
+    async def play(
+        self, lease: Lease, worker: str, requests: Sequence[EpisodeRequest], play: Play
+    ) -> list[Episode]:
+        """See `GroupStrategy`."""
+        examples = examples_of(lease)
+        if not examples:
+            return await play(requests)
+        opening = partial(with_examples, examples=examples)
+        noted = {SEEDED: len(examples)}
+        return await play([replace(one, opening=opening, info={**one.info, **noted}) for one in requests])
 
 
 def with_examples(messages: Sequence[Message], examples: Sequence[str]) -> list[Message]:
@@ -45,3 +66,8 @@ def _told(transcript: str) -> str:
         said = [part for part in (message["content"], *calls) if part]
         lines.append(f"[{message['role']}] " + "\n".join(said))
     return "\n".join(lines)
+
+
+def configured(parts: WorkerParts) -> Examples:
+    """Return what shows examples; which groups have any, the curriculum decides."""
+    return Examples()

@@ -1,7 +1,6 @@
 """The right answer of a task goes to the trainer with its trajectories, as the tokens a policy would sample."""
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -9,19 +8,19 @@ from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.envs.calculator.env import Calculator
 from asyncrl.errors import EnvironmentFailure
-from asyncrl.rollout.answers import answer_ids
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.strategies.answers import Answers, answer_ids
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
-from tests.rollout.test_given_prefix import ENV, Walker
+from tests.rollout.strategies.test_branches import ENV, Walker
 
 
 def run(renderer, task):
     player = ChatPlayer(
         Walker(renderer), LocalEnvs(), renderer, parse_hermes, EpisodeSettings(Limits(0, 16, 400))
     )
-    runner = EpisodeGroupRunner(player, answer=partial(answer_ids, encode=renderer.assistant))
+    runner = EpisodeGroupRunner(player, [Answers(renderer.assistant)])
     lease = Lease("l", task, 3, 5, 2, 1, 60.0)
     return asyncio.run(runner.run_group(lease, "w", 20.0)).trajectories
 

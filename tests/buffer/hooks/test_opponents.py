@@ -3,13 +3,16 @@
 import random
 import zlib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from asyncrl.algo.curation.opponents import Population, Record
+from asyncrl.buffer.hooks.opponents import Opponents, join_opponents
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, lease_from_map, lease_to_map
+from asyncrl.data.lease_extras import opponent_extra, opponent_of
 from asyncrl.errors import InputError
 from asyncrl.types import FailureClass, Opponent
 from tests.buffer.factories import failed_group, group, tasks
@@ -19,8 +22,9 @@ PER_STEP = 4
 
 
 def opened(path=":memory:", population=POPULATION, max_staleness=0):
-    settings = LedgerSettings(PER_STEP, max_staleness, 2, drop_no_signal=False, population=population)
-    book = Ledger(path, settings, now=0.0)
+    settings = LedgerSettings(PER_STEP, max_staleness, 2, drop_no_signal=False)
+    hooks = [partial(Opponents, population=population)] if population is not None else []
+    book = Ledger(path, settings, now=0.0, hooks=hooks)
     book.add_tasks(tasks(64))
     return book
 
@@ -43,7 +47,7 @@ def train(book, steps, order, deaths=frozenset(), reopen=None):
             while (lease := book.lease("w", 0.0, f"{book.version}-{len(held)}-{call}")) is not None:
                 held[lease.id] = lease
             finished = held.pop(order.choice(sorted(held)))
-            dealt[finished.task.id] = finished.opponent
+            dealt[finished.task.id] = opponent_of(finished)
             book.put(played(finished))
         assert len([decode_group(body) for body in taken.groups]) == PER_STEP
         book.commit(book.version + 1)
@@ -57,11 +61,11 @@ def win_rates(book):
 def test_the_policys_wins_against_a_member_enter_at_the_commit():
     always = Population("uniform", every=1, size=1, self_play=0.0)
     book = opened(population=always)
-    assert all(book.lease("w", 0.0).opponent is None for _ in range(PER_STEP))
+    assert all(opponent_of(book.lease("w", 0.0)) is None for _ in range(PER_STEP))
     book = opened(population=always)
     train(book, 1, random.Random(0))
     held = [book.lease("w", 0.0) for _ in range(PER_STEP)]
-    assert {lease.opponent.version for lease in held} == {0}
+    assert {opponent_of(lease).version for lease in held} == {0}
     for lease, rewards in zip(held, [(1, 1), (1, -1), (0, -1), (1, 1)], strict=True):
         book.put(group(lease, rewards=rewards))
     assert book.stats()["opponents_win_rate_mean"] == 0.5
@@ -80,8 +84,10 @@ def test_the_policys_wins_against_a_member_enter_at_the_commit():
 def test_the_opponent_travels_with_the_lease_and_stays_through_a_repeated_call():
     book, _ = train(opened(), 2, random.Random(0))
     held = [book.lease("w", 0.0, f"r{i}") for i in range(PER_STEP)]
-    assert any(lease.opponent is not None for lease in held)
-    assert [book.lease("w", 0.0, f"r{i}").opponent for i in range(PER_STEP)] == [one.opponent for one in held]
+    assert any(opponent_of(lease) is not None for lease in held)
+    assert [opponent_of(book.lease("w", 0.0, f"r{i}")) for i in range(PER_STEP)] == [
+        opponent_of(one) for one in held
+    ]
     assert [lease_from_map(lease_to_map(lease)) for lease in held] == held
 
 
@@ -122,7 +128,7 @@ def test_a_trainer_that_returns_to_a_checkpoint_gets_the_same_opponents_and_win_
 
 def test_a_ledger_without_a_population_deals_nobody_and_counts_nothing():
     book = opened(population=None)
-    assert book.lease("w", 0.0).opponent is None
+    assert opponent_of(book.lease("w", 0.0)) is None
     assert not any(name.startswith("opponents") for name in book.stats())
 
 
@@ -135,7 +141,8 @@ def test_an_exploiters_games_are_counted_apart_and_from_the_beginning_when_a_cop
     met = []
     for version in range(2):
         while (lease := book.lease("w", 0.0)) is not None:
-            met.append(lease.opponent.key if lease.opponent else None)
+            opponent = opponent_of(lease)
+            met.append(opponent.key if opponent else None)
             book.put(group(lease, rewards=[1.0, 1.0]))
         book.take(version, 0.0)
         book.commit(version + 1)
@@ -147,12 +154,13 @@ def test_an_exploiters_games_are_counted_apart_and_from_the_beginning_when_a_cop
     stats = book.stats()
     assert stats["opponents_exploiters"] == 0
     assert stats["opponents_exploiter_win_rate"] == pytest.approx(1 - record.win_rate)
-    book.join_opponents([4])
+    join_opponents(book, [4])
     stats = book.stats()
     assert (stats["opponents_exploiters"], stats["opponents_exploiter_win_rate"]) == (1, 0.5)
     # Versions 0 and 1, and the copy.
     assert stats["opponents_members"] == 3
-    met = {lease.opponent.key for lease in iter(lambda: book.lease("w", 0.0), None) if lease.opponent}
+    dealt = map(opponent_of, iter(lambda: book.lease("w", 0.0), None))
+    met = {opponent.key for opponent in dealt if opponent}
     assert met and met <= {0, 1, "rival", "rival/4"}
 
 
@@ -174,9 +182,10 @@ def test_a_game_against_a_past_version_counts_for_the_exploiter_and_trains_nothi
     assert book._store.rows("SELECT member, points, played FROM games") == [("rival:7", 1.0, 2)]
 
 
-def test_only_a_run_with_an_exploiter_has_copies_join():
+@pytest.mark.parametrize("population", [None, POPULATION])
+def test_only_a_run_with_an_exploiter_has_copies_join(population):
     with pytest.raises(InputError, match="this run has no exploiter"):
-        opened().join_opponents([1])
+        join_opponents(opened(population=population), [1])
 
 
 @pytest.mark.parametrize(
@@ -189,5 +198,5 @@ def test_only_a_run_with_an_exploiter_has_copies_join():
     ],
 )
 def test_every_kind_of_opponent_travels_with_the_lease(opponent):
-    lease = replace(opened().lease("w", 0.0), opponent=opponent)
-    assert lease_from_map(lease_to_map(lease)).opponent == opponent
+    lease = replace(opened().lease("w", 0.0), extras=opponent_extra(opponent))
+    assert opponent_of(lease_from_map(lease_to_map(lease))) == opponent

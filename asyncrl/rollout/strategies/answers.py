@@ -7,8 +7,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from asyncrl.errors import ConfigError, EnvironmentFailure, InputError
-from asyncrl.types import ANSWER_IDS, Message, Task, Trajectory
+from asyncrl.errors import ConfigError, EnvironmentFailure, EpisodeError, InputError
+from asyncrl.rollout.group import Episode, Play
+from asyncrl.rollout.player import EpisodeRequest, failed_episode
+from asyncrl.rollout.strategies.parts import WorkerParts
+from asyncrl.types import ANSWER_IDS, Lease, Message, Task
+
+
+class Answers:
+    """A `GroupStrategy` that notes the tokens of the task's right answer on its trajectories, for the trainer.
+
+    encode: gives the ids of an assistant message.
+    """
+
+    def __init__(self, encode: Callable[[Message], np.ndarray]) -> None:
+        self.encode = encode
+
+    async def play(
+        self, lease: Lease, worker: str, requests: Sequence[EpisodeRequest], play: Play
+    ) -> list[Episode]:
+        """See `GroupStrategy`; all episodes fail where the task has no answer."""
+        try:
+            ids = answer_ids(lease.task, self.encode)
+        except EpisodeError as error:
+            return [(failed_episode(one.task, one.index, error.failure, str(error)),) for one in requests]
+        played = await play(requests)
+        return [tuple(replace(t, info={**t.info, ANSWER_IDS: ids}) for t in episode) for episode in played]
 
 
 def has_answer(task: Task) -> bool:
@@ -36,6 +60,6 @@ def answer_ids(task: Task, encode: Callable[[Message], np.ndarray]) -> list[int]
         raise EnvironmentFailure(f"task {task.id}: the answer cannot be written: {error}") from error
 
 
-def with_answer(trajectories: Sequence[Trajectory], ids: list[int]) -> list[Trajectory]:
-    """Note the answer on each trajectory, for the trainer."""
-    return [replace(t, info={**t.info, ANSWER_IDS: ids}) for t in trajectories]
+def configured(parts: WorkerParts) -> Answers | None:
+    """Return what notes answers for an objective that reads them."""
+    return Answers(parts.encode) if "answers" in parts.needs else None

@@ -7,14 +7,15 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
+from asyncrl.data.lease_extras import opponent_extra
 from asyncrl.envs.nim.env import Nim
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
-from asyncrl.rollout.multi_policy import FurtherPolicy
-from asyncrl.rollout.opponents import OpponentRunner, learners_part
+from asyncrl.rollout.strategies.opponents import Opponents, learners_part
+from asyncrl.rollout.strategies.parts import FurtherPolicy
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.types import NEWEST, OPPONENT, FailureClass, Group, Lease, Opponent, Status, Task
+from asyncrl.types import NEWEST, OPPONENT, FailureClass, Lease, Opponent, Status, Task
 from tests.buffer.factories import trajectory
 
 NEWEST_VERSION = 9
@@ -38,13 +39,19 @@ def play(renderer, opponent, move="a 1", seed=0):
     engines = Engines(renderer, move)
     settings = EpisodeSettings(Limits(0, 100, 2000))
 
-    def make_runner(generator):
-        return EpisodeGroupRunner(ChatPlayer(generator, LocalEnvs(), renderer, parse_hermes, settings))
-
+    player = ChatPlayer(engines, LocalEnvs(), renderer, parse_hermes, settings)
+    runner = EpisodeGroupRunner(player, [Opponents(engines)])
     lease = Lease(
-        "g", Task("train-0", "nim", seed), NEWEST_VERSION, NEWEST_VERSION, 2, 1, 60.0, opponent=opponent
+        "g",
+        Task("train-0", "nim", seed),
+        NEWEST_VERSION,
+        NEWEST_VERSION,
+        2,
+        1,
+        60.0,
+        extras=opponent_extra(opponent),
     )
-    return asyncio.run(OpponentRunner(make_runner, engines).run_group(lease, "w", 30.0)), engines.asked
+    return asyncio.run(runner.run_group(lease, "w", 30.0)), engines.asked
 
 
 def test_without_an_opponent_both_sides_are_the_policys_and_are_kept(renderer):
@@ -78,12 +85,9 @@ def test_an_episode_in_which_the_learner_has_not_spoken_has_no_tokens_to_train(r
 
 
 def test_an_episode_that_failed_stays_a_failure_whoever_played_the_main_agent():
-    task = Task("t", "nim")
     failed = trajectory("t", 0, failure=FailureClass.INFRASTRUCTURE)
-    part = learners_part(Group("g", task, 0, (failed,)), Opponent(1, main=True))
-    assert [(t.status, t.failure) for t in part.trajectories] == [
-        (Status.FAILED, FailureClass.INFRASTRUCTURE)
-    ]
+    ((part,),) = learners_part([(failed,)], Opponent(1, main=True))
+    assert (part.status, part.failure) == (Status.FAILED, FailureClass.INFRASTRUCTURE)
 
 
 class Buffer:
@@ -114,7 +118,7 @@ SLOT = Lease("slot", Task("slot-0", "nim"), 3, 3, 2, 1, 60.0, order=8)
 def play_exploiter(renderer, opponent, slot=SLOT, move="a 1", seed=0, limits=None, next_states=False):
     """Play a group; return it, what was asked of the policy's engines and of the exploiter's, and its buffer."""
     engines, rival = Engines(renderer, move), Engines(renderer, move)
-    settings = EpisodeSettings(limits or Limits(0, 100, 2000), next_states=next_states)
+    settings = EpisodeSettings(limits or Limits(0, 100, 2000))
     buffer = Buffer(slot)
     requests = []
 
@@ -123,12 +127,18 @@ def play_exploiter(renderer, opponent, slot=SLOT, move="a 1", seed=0, limits=Non
             requests.append(request)
             return await rival.generate(request)
 
-    def make_runner(generator):
-        return EpisodeGroupRunner(ChatPlayer(generator, LocalEnvs(), renderer, parse_hermes, settings))
-
-    runner = OpponentRunner(make_runner, engines, FurtherPolicy("rival", frozenset(), Asked(), buffer))
+    player = ChatPlayer(engines, LocalEnvs(), renderer, parse_hermes, settings)
+    exploiter = FurtherPolicy("rival", frozenset(), Asked(), buffer)
+    runner = EpisodeGroupRunner(player, [Opponents(engines, exploiter, states=next_states)])
     lease = Lease(
-        "g", Task("train-0", "nim", seed), NEWEST_VERSION, NEWEST_VERSION, 2, 1, 60.0, opponent=opponent
+        "g",
+        Task("train-0", "nim", seed),
+        NEWEST_VERSION,
+        NEWEST_VERSION,
+        2,
+        1,
+        60.0,
+        extras=opponent_extra(opponent),
     )
     return asyncio.run(runner.run_group(lease, "w", 30.0)), engines.asked, requests, buffer
 

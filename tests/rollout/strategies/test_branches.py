@@ -1,11 +1,9 @@
-"""Branches of a sibling and hints: what is given is played, seen and never trained."""
+"""Branches of a sibling: what is given is played, seen and never trained."""
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
-import pytest
 
 from asyncrl.algo.curation.forks import Fork, least_certain
 from asyncrl.chat.renderer import Limits
@@ -13,8 +11,9 @@ from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.protocol import Env, Step
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.given_prefix import branch, hint
 from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.branches import Branches, prefix_of
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Lease, Status, Task
 
@@ -55,18 +54,16 @@ class Walker:
         return Generated(ids, np.full(len(ids), logp, np.float32), np.full(len(ids), 3, np.int32), "stop")
 
 
-def run(renderer, walker, group_size, task=None, branches=0, hinted=0, hint_turns=1):
+def run(renderer, walker, group_size, strategies, task=None):
     settings = EpisodeSettings(Limits(0, 16, 400), check_history=True)
     player = ChatPlayer(walker, LocalEnvs(), renderer, parse_hermes, settings)
-    give_hint = partial(hint, most=hint_turns, encode=renderer.assistant)
-    runner = EpisodeGroupRunner(player, branches, hinted, give_hint)
     lease = Lease("l", task or Task("t", ENV, 0), 3, 3, group_size, 1, 60.0)
-    return asyncio.run(runner.run_group(lease, "w", 20.0)).trajectories
+    return asyncio.run(EpisodeGroupRunner(player, strategies).run_group(lease, "w", 20.0)).trajectories
 
 
 def test_a_branch_leaves_its_parent_before_the_least_certain_turn(renderer):
     walker = Walker(renderer, unsure=2)
-    trunk, leaf = run(renderer, walker, 2, branches=1)
+    trunk, leaf = run(renderer, walker, 2, [Branches(1)])
     assert leaf.info["branch_of"] == 0
     assert leaf.info["branch_turn"] == 2
     start = trunk.turns[2].start
@@ -80,7 +77,7 @@ def test_a_branch_leaves_its_parent_before_the_least_certain_turn(renderer):
 
 
 def test_each_token_of_a_tree_is_trained_once(renderer):
-    trunk, leaf = run(renderer, Walker(renderer, unsure=2), 2, branches=1)
+    trunk, leaf = run(renderer, Walker(renderer, unsure=2), 2, [Branches(1)])
     start = trunk.turns[2].start
     assert not leaf.loss_mask[:start].any()
     assert (leaf.versions[:start] == -1).all()
@@ -89,41 +86,22 @@ def test_each_token_of_a_tree_is_trained_once(renderer):
 
 
 def test_given_turns_are_played_and_credited(renderer):
-    _, leaf = run(renderer, Walker(renderer, unsure=1), 2, branches=1)
+    _, leaf = run(renderer, Walker(renderer, unsure=1), 2, [Branches(1)])
     assert [turn.reward for turn in leaf.turns] == [1.0] * 4
     assert (leaf.status, leaf.reward) == (Status.FINISHED, 4.0)
     assert leaf.info["history_matches"] is True
 
 
 def test_a_group_keeps_its_size_where_there_are_too_few_forks(renderer):
-    found = run(renderer, Walker(renderer), 6, branches=5)
+    found = run(renderer, Walker(renderer), 6, [Branches(5)])
     assert [t.episode_index for t in found] == list(range(6))
     assert [t.info.get("branch_turn") for t in found] == [None, 3, 2, 1, None, None]
 
 
 def test_forks_are_taken_most_uncertain_first_and_never_of_failed_or_first_turns(renderer):
-    trunk, _ = run(renderer, Walker(renderer, unsure=0), 2, branches=1)
+    trunk, _ = run(renderer, Walker(renderer, unsure=0), 2, [Branches(1)])
     failed = replace(trunk, status=Status.FAILED)
     assert least_certain([failed, trunk], 9) == [Fork(1, 3), Fork(1, 2), Fork(1, 1)]
-    prefix = branch(trunk, Fork(0, 1), "s")
-    assert (len(prefix.turns), prefix.session) == (1, "s")
+    prefix = prefix_of(EpisodeRequest(trunk.task_id, 0, "e"), trunk, Fork(0, 1))
+    assert (len(prefix.turns), prefix.session) == (1, "e-1")
     assert prefix.turns[0].tolist() == trunk.token_ids[trunk.turns[0].start : trunk.turns[0].end].tolist()
-
-
-def test_hinted_episodes_begin_with_the_experts_turns_and_train_only_their_own(renderer):
-    task = Task("t", ENV, 0, data={"hint": ["west", {"role": "assistant", "content": "east"}, "north"]})
-    hinted, free = run(renderer, Walker(renderer), 2, task, hinted=1, hint_turns=2)
-    texts = [renderer.text(hinted.token_ids[turn.start : turn.end]) for turn in hinted.turns[:2]]
-    assert texts == ["west", "east"]
-    assert hinted.info["hint_turns"] == 2
-    assert not hinted.loss_mask[: hinted.turns[2].start].any()
-    assert hinted.loss_mask[hinted.turns[2].start : hinted.turns[2].end].all()
-    assert "hint_turns" not in free.info
-    assert free.loss_mask[free.turns[0].start]
-
-
-@pytest.mark.parametrize("data", [{}, {"hint": []}, {"hint": "west"}])
-def test_a_task_without_a_hint_is_played_freely(renderer, data):
-    assert hint(Task("t", ENV, 0, data=data), 2, renderer.assistant) is None
-    (played,) = run(renderer, Walker(renderer), 1, Task("t", ENV, 0, data=data), hinted=1)
-    assert played.loss_mask[played.turns[0].start]

@@ -5,15 +5,21 @@
     commit of version v + 1 -> the games of v enter the win rates, in the order of their tasks
 
 As with a curriculum (`proposals`) each is part of the transaction that it follows from. Games are kept, so that a
-rollback can build the win rates of any earlier version again. Without a population there are none of these tables.
+rollback can build the win rates of any earlier version again. Without a population there is no such hook and none of
+these tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from asyncrl.algo.curation.opponents import Population, Record, score
+from asyncrl.buffer.lease_hooks import LeaseHook, Terms
+from asyncrl.buffer.ledger import Ledger
+from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
+from asyncrl.data.lease_extras import opponent_extra
 from asyncrl.errors import InputError
 from asyncrl.types import Group, Opponent, Status, Trajectory
 
@@ -26,25 +32,22 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS win_rates (member PRIMARY KEY, points REAL NOT NULL, games REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS joined (version INTEGER PRIMARY KEY)",
 )
+NO_EXPLOITER = "this run has no exploiter, whose versions could join a population"
 PLAYED_AGAIN = "seq IN (SELECT seq FROM tasks WHERE state IN ('pending', 'leased', 'failed'))"
 """Tasks whose earlier games, if they have any, no longer stand."""
 
 
-class Opponents:
+class Opponents(LeaseHook):
     """See the module. Every method but the constructor runs inside a transaction of its caller."""
 
-    def __init__(self, store: Store, population: Population | None) -> None:
+    def __init__(self, store: Store, settings: LedgerSettings, population: Population) -> None:
         self.store = store
         self.population = population
-        if population is None:
-            return
         for table in TABLES:
             store.execute(table)
 
-    def deal(self, seq: int, version: int) -> None:
+    def on_grant(self, seq: int, version: int) -> None:
         """Decide who plays the other side of a task that is admitted at `version`."""
-        if self.population is None:
-            return
         rates = {member: record.win_rate for member, record in self._records().items()}
         opponent = self.population.deal(seq, version, rates, self._joined())
         self.store.execute("DELETE FROM dealt WHERE seq = ?", (seq,))
@@ -60,8 +63,8 @@ class Opponents:
         Its games against the policy and its past versions are then counted from the beginning. Raises `InputError`
         without an exploiter.
         """
-        if self.population is None or not self.population.exploiter:
-            raise InputError("this run has no exploiter, whose versions could join a population")
+        if not self.population.exploiter:
+            raise InputError(NO_EXPLOITER)
         known = self._joined()
         if list(versions) == known:
             return
@@ -77,12 +80,14 @@ class Opponents:
 
     def dealt(self, seq: int) -> Opponent | None:
         """Return who plays the other side of a task, None for the policy itself."""
-        if self.population is None:
-            return None
         row = self.store.row("SELECT member, main, policy, against FROM dealt WHERE seq = ?", seq)
         return None if row is None else Opponent(row[0], bool(row[1]), row[2], row[3])
 
-    def note(self, seq: int, group: Group) -> None:
+    def terms(self, seq: int, terms: Terms) -> Terms:
+        """Return the terms with the task's opponent, if it has one."""
+        return replace(terms, extras={**terms.extras, **opponent_extra(self.dealt(seq))})
+
+    def on_put(self, seq: int, group: Group) -> None:
         """Keep the games of a group that is put for good, whether it is trained or dropped."""
         opponent = self.dealt(seq)
         if opponent is None:
@@ -100,25 +105,19 @@ class Opponents:
             (self.store.fact("version"), seq, opponent.key, points, len(firsts)),
         )
 
-    def observe(self, version: int) -> None:
+    def on_commit(self, version: int) -> None:
         """Let the games of `version`, which has just been followed by the next one, enter the win rates."""
-        if self.population is None:
-            return
         self.store.execute(f"DELETE FROM games WHERE version = ? AND {PLAYED_AGAIN}", (version,))
         self._save(self._folded(self._records(), version, version))
 
-    def roll_back(self, version: int) -> None:
+    def on_rollback(self, version: int) -> None:
         """Return to the win rates of `version`; forget the later games of tasks that are to be played again."""
-        if self.population is None:
-            return
         self.store.execute(f"DELETE FROM games WHERE version >= ? AND {PLAYED_AGAIN}", (version,))
         self._save(self._folded({}, 0, version - 1))
 
     def stats(self) -> dict[str, float]:
         """Return the number of members, and the mean and lowest win rate against them, and with an exploiter how many
-        of its copies have joined and its own win rate; {} without a population."""
-        if self.population is None:
-            return {}
+        of its copies have joined and its own win rate."""
         joined, name = self._joined(), self.population.exploiter
         members: list[int | str] = [*self.population.members(self.store.fact("version"))]
         members += [Opponent(version, True, name).key for version in joined[-self.population.size :]]
@@ -155,3 +154,12 @@ class Opponents:
             "INSERT INTO win_rates VALUES (?, ?, ?)",
             [(member, record.points, record.games) for member, record in records.items()],
         )
+
+
+def join_opponents(ledger: Ledger, versions: Sequence[int]) -> None:
+    """`Opponents.join` of a ledger. Raises `InputError` where it has no exploiter."""
+    opponents = ledger.hook(Opponents)
+    if opponents is None:
+        raise InputError(NO_EXPLOITER)
+    with ledger.batch():
+        opponents.join(versions)

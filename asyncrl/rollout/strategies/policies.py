@@ -16,17 +16,18 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
 
 from asyncrl.chat.conversation import agent_of
-from asyncrl.errors import AsyncRLError
+from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.outage_log import OutageLog
-from asyncrl.rollout.group import GroupRunner, number_branches
+from asyncrl.rollout.group import Episode, Play, renumbered
+from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.types import Group, Lease, Status, Trajectory
 
 log = logging.getLogger("asyncrl.rollout")
@@ -34,26 +35,6 @@ log = logging.getLogger("asyncrl.rollout")
 POLL_S = 5.0
 SLOT_TASK = "of_task"
 """Key of `Trajectory.info`: the task a further policy's trajectory was sampled for."""
-
-
-class SlotSource(Protocol):
-    """The part of a further policy's buffer that a worker uses."""
-
-    async def lease(self, worker: str, wait_s: float) -> Lease | None: ...
-    async def renew(self, lease_id: str) -> float: ...
-    async def release(self, lease_id: str) -> object: ...
-    async def put(self, group: Group) -> object: ...
-    async def status(self) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FurtherPolicy:
-    """A policy besides the main one: its agents, where it samples, and where its trajectories go (None: nowhere)."""
-
-    name: str
-    agents: frozenset[str]
-    generator: Generator
-    buffer: SlotSource | None = None
 
 
 class MultiPolicyGenerator:
@@ -144,72 +125,68 @@ class Slots:
                 outage.ended(worked=False)
 
 
-class MultiPolicyRunner:
-    """A `GroupRunner` that plays groups with several policies.
+class FurtherPolicies:
+    """A `GroupStrategy` that has several policies play the agents of a group.
 
-    make_runner: returns a runner of groups that samples from the given generator.
-    main: where the main policy samples.
+    main: where the main policy samples. renew_every_s: seconds between two renewals of a slot.
 
-    Returns the main policy's group; those of the others are put first. A policy whose training has ended still samples,
-    and its trajectories are left out. Raises `QuarantineError` when a policy's buffer refuses the worker.
+    What is left is the main policy's; the groups of the others are put first. A policy whose training has ended still
+    samples, and its trajectories are left out. Raises `QuarantineError` when a policy's buffer refuses the worker.
     """
 
-    def __init__(
-        self,
-        make_runner: Callable[[Generator], GroupRunner],
-        main: Generator,
-        policies: Sequence[FurtherPolicy],
-        renew_every_s: float,
-    ) -> None:
-        self.make_runner = make_runner
+    def __init__(self, main: Generator, policies: Sequence[FurtherPolicy], renew_every_s: float) -> None:
         self.main = main
         self.policies = policies
         self.slots = Slots(renew_every_s)
 
-    async def run_group(self, lease: Lease, worker: str, episode_timeout_s: float) -> Group:
-        """See `GroupRunner`."""
+    async def play(
+        self, lease: Lease, worker: str, requests: Sequence[EpisodeRequest], play: Play
+    ) -> list[Episode]:
+        """See `GroupStrategy`."""
         async with contextlib.AsyncExitStack() as stack:
             slots: dict[str, Lease | None] = {}
             for policy in self.policies:
                 slots[policy.name] = await stack.enter_async_context(self.slots.hold(policy, worker))
-            runner = self.make_runner(MultiPolicyGenerator(self.main, self.policies, slots))
-            group = await runner.run_group(lease, worker, episode_timeout_s)
+            generator = MultiPolicyGenerator(self.main, self.policies, slots)
+            played = await play([replace(one, generator=generator) for one in requests])
             for policy in self.policies:
                 slot = slots[policy.name]
                 if slot is not None:
-                    own = partial(_of_agents, policy.agents)
-                    await self.slots.put(policy, part_of(group, own, slot, worker))
-        return without(group, frozenset[str]().union(*(policy.agents for policy in self.policies)))
+                    part = part_of(lease, played, partial(_of_agents, policy.agents), slot, worker)
+                    await self.slots.put(policy, part)
+        others = frozenset[str]().union(*(policy.agents for policy in self.policies))
+        return in_rollouts([[t for t in episode if not _of_agents(others, t)] for episode in played])
 
 
-def part_of(group: Group, own: Callable[[Trajectory], bool], slot: Lease, worker: str) -> Group:
-    """Return the trajectories that are a policy's `own` as the group of its slot.
+def part_of(
+    lease: Lease, played: Sequence[Episode], own: Callable[[Trajectory], bool], slot: Lease, worker: str
+) -> Group:
+    """Return the trajectories of a leased group that are a policy's `own` as the group of its slot.
 
     An episode in which none of its agents has spoken counts as one without sampled tokens, and as failed where it
     failed.
     """
-    episodes: list[list[Trajectory]] = []
-    for index in range(slot.group_size):
-        played = [t for t in group.trajectories if t.rollout == index]
-        episodes.append([t for t in played if own(t)] or [silent(played[0])])
+    episodes = []
+    for episode in played[: slot.group_size]:
+        spoken = tuple(t for t in episode if own(t))
+        episodes.append(spoken or (silent(episode[0]),))
     trajectories = tuple(
-        replace(t, task_id=slot.task.id, info={**t.info, SLOT_TASK: group.task.id})
-        for t in number_branches(episodes)
+        replace(t, task_id=slot.task.id, info={**t.info, SLOT_TASK: lease.task.id})
+        for t in renumbered(episodes)
     )
     return Group(slot.id, slot.task, slot.version, trajectories, worker)
 
 
+def in_rollouts(episodes: Sequence[Sequence[Trajectory]]) -> list[Episode]:
+    """Return the episodes of a group of which only some trajectories are left, with `info["rollout"]` on each."""
+    return [
+        tuple(replace(t, info={**t.info, "rollout": number}) for t in episode)
+        for number, episode in enumerate(episodes)
+    ]
+
+
 def _of_agents(agents: frozenset[str], trajectory: Trajectory) -> bool:
     return trajectory.info.get("agent") in agents
-
-
-def without(group: Group, agents: frozenset[str]) -> Group:
-    """Return the group without the trajectories of `agents`."""
-    left: dict[int, list[Trajectory]] = {}
-    for trajectory in group.trajectories:
-        if trajectory.info.get("agent") not in agents:
-            left.setdefault(trajectory.rollout, []).append(trajectory)
-    return replace(group, trajectories=tuple(number_branches([left[index] for index in sorted(left)])))
 
 
 def silent(first: Trajectory) -> Trajectory:
@@ -228,3 +205,14 @@ def silent(first: Trajectory) -> Trajectory:
         conversation="",
         next_states=None,
     )
+
+
+def configured(parts: WorkerParts) -> FurtherPolicies | None:
+    """Return the further policies of a run; None without any. Raises `ConfigError` where they cannot play."""
+    if not parts.policies:
+        return None
+    if parts.agent:
+        raise ConfigError("policies: must be left out where an agent plays the episodes")
+    if parts.config.population is not None:
+        return None  # `opponents` then plays the exploiter.
+    return FurtherPolicies(parts.engines, parts.policies, parts.renew_every_s)

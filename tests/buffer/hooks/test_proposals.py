@@ -7,14 +7,16 @@ import random
 import sqlite3
 import zlib
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.curation.curriculum import BeliefCurriculum, Proposal
+from asyncrl.buffer.hooks.proposals import Proposals, add_pool, predictions
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.buffer.proposals import predictions
 from asyncrl.data.codec import decode_group, pack, unpack
+from asyncrl.data.lease_extras import examples_of
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.types import FailureClass, Task, Turn
 from tests.buffer.factories import failed_group, group
@@ -32,12 +34,14 @@ def opened(
     tasks=POOL,
     turn_slack=0.0,
     of_curriculum=None,
+    complete_age=0,
     **settings,
 ):
     chosen = {"groups_per_step": PER_STEP, "max_staleness": 0, "group_size": group_size} | settings
     make = factory(name, of_curriculum or {}, group_size, 5, turn_slack) if isinstance(name, str) else name
-    book = Ledger(path, LedgerSettings(**chosen), now=0.0, curriculum=make)
-    book.add_pool(tasks, total)
+    hook = partial(Proposals, make=make, complete_age=complete_age)
+    book = Ledger(path, LedgerSettings(**chosen), now=0.0, hooks=[hook])
+    add_pool(book, tasks, total)
     return book
 
 
@@ -216,7 +220,7 @@ def test_outcomes_of_dropped_groups_are_observed_and_those_of_broken_ones_are_no
         book.put(group(lease, rewards=[0.0, 1.0, 0.0, 1.0]))
     book.take(0, 0.0)
     book.commit(1)
-    curriculum, _ = book._proposals._state()
+    curriculum, _ = book.hook(Proposals)._state()
     place_of = {seq: place for seq, place, _, _ in proposed(book)}
     dropped, ready = (place_of[int(lease.id.split("-")[0])] for lease in first[1:])
     assert (curriculum.alpha[dropped], curriculum.beta[dropped]) == (5, 1)
@@ -234,7 +238,7 @@ def test_what_a_quarantined_worker_has_put_is_forgotten_when_its_tasks_are_playe
         book.put(group(book.lease("other", 0.0), rewards=[0.0, 0.0, 0.0, 1.0]))
     book.take(0, 0.0)
     book.commit(1)
-    curriculum, _ = book._proposals._state()
+    curriculum, _ = book.hook(Proposals)._state()
     assert sorted(curriculum.alpha)[-PER_STEP:] == [2.0] * PER_STEP
     assert sum(curriculum.alpha + curriculum.beta - 2) == 4 * PER_STEP
 
@@ -247,7 +251,7 @@ def test_a_verdict_counts_before_the_reward_and_an_episode_of_several_agents_onc
     trajectories[3] = replace(trajectories[3], success=True)
     partner = replace(trajectories[0], episode_index=4, info={"rollout": 0}, reward=0.9)
     book.put(replace(made, trajectories=(*trajectories, partner)))
-    book._proposals._fold(curriculum := Noting(POOL, GROUP, 0), book._proposals._state()[1], 0)
+    book.hook(Proposals)._fold(curriculum := Noting(POOL, GROUP, 0), book.hook(Proposals)._state()[1], 0)
     (outcome,) = curriculum.noted
     assert outcome.successes == (0.5, 1.0, 0.0, 1.0)
     assert outcome.rewards == (0.5, 2.0, -1.0, 0.25)
@@ -290,12 +294,12 @@ def test_calibration_is_measured_on_what_was_predicted(tmp_path):
 
 def test_a_pool_is_given_once_and_only_to_a_curriculum():
     book = opened()
-    assert book.add_pool(POOL, 0) == 0
+    assert add_pool(book, POOL, 0) == 0
     with pytest.raises(ConflictError, match="pool has 12 tasks, and these 11 are not the same; resume with"):
-        book.add_pool(POOL[1:], 0)
+        add_pool(book, POOL[1:], 0)
     plain = Ledger(":memory:", LedgerSettings(1, 0, 2))
     with pytest.raises(ConflictError, match="has no curriculum"):
-        plain.add_pool(POOL, 0)
+        add_pool(plain, POOL, 0)
     assert not any(name.startswith("curriculum") for name in plain.stats())
 
 
@@ -372,7 +376,7 @@ def test_a_task_that_failed_is_leased_with_an_example_of_another_also_when_the_l
         name="xrpo", of_curriculum={"seeds": 1}, tasks=POOL[:2], groups_per_step=2, drop_no_signal=False
     )
     for lease in leases(book, 2):
-        assert lease.examples == ()
+        assert examples_of(lease) == ()
         made = group(lease, rewards=[float(lease.task.seed)] * lease.group_size, length=12)
         book.put(with_turns(made, [1] * lease.group_size))
     book.take(0, 0.0)
@@ -381,7 +385,7 @@ def test_a_task_that_failed_is_leased_with_an_example_of_another_also_when_the_l
     for number in range(2):
         lease = book.lease("w", 0.0, f"call {number}")
         assert book.lease("w", 0.0, f"call {number}") == lease
-        found[lease.task.seed] = lease.examples
+        found[lease.task.seed] = examples_of(lease)
     # Task 0 failed; the successes at task 1 are equally new and long, and the first is taken.
     solved = next(seq for seq, place, _, _ in proposed(book) if place == 1) - 1
     assert found == {0: (f"{solved:08d}-t1, episode 0",), 1: ()}
@@ -396,7 +400,7 @@ def test_outcomes_that_were_noted_without_turns_are_read():
     assert (turns, example) == ([3, 2, 4, 1], "")
     for kept, read in ((earlier, ()), ([*earlier, turns], (3, 2, 4, 1))):
         book._store.execute("UPDATE outcomes SET body = ?", (pack(kept),))
-        book._proposals._fold(curriculum := Noting(POOL, GROUP, 0), book._proposals._state()[1], 0)
+        book.hook(Proposals)._fold(curriculum := Noting(POOL, GROUP, 0), book.hook(Proposals)._state()[1], 0)
         assert [(outcome.turns, outcome.example) for outcome in curriculum.noted] == [(read, "")]
 
 

@@ -1,0 +1,1 @@
+"""How a leased group is played where it is not played plainly, a module for each way; `table` names them."""
