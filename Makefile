@@ -42,7 +42,7 @@ site: $(STAMP)
 
 install: $(STAMP)
 
-$(STAMP): requirements/cpu.lock scripts/install.sh pyproject.toml
+$(STAMP): requirements/cpu.lock requirements/extras.lock scripts/install.sh pyproject.toml
 	PYTHON=$(PYTHON) scripts/install.sh cpu
 
 clean:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates .venv and installs the pinned dependencies and asyncrl: scripts/install.sh cpu|gpu
-# With a second word, `packages`, only the dependencies.
+# With a second word, `packages`, only what asyncrl[cpu] or [gpu] needs: no games, no tools of development, no asyncrl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ if ! command -v c++ >/dev/null && ! command -v g++ >/dev/null; then
     exit 1
 fi
 
-if ! command -v make >/dev/null; then
+if [ "$what" = all ] && ! command -v make >/dev/null; then
     say "make is needed (a package of text games is built from source): install make"
     exit 1
 fi
@@ -57,6 +57,8 @@ else
     pip install --quiet --no-deps -r requirements/gpu.lock
 fi
 [ "$what" = all ] || exit 0
+say "installing environments and the tools of development"
+pip install --quiet --no-deps -r requirements/extras.lock
 pip install --quiet --no-deps --no-build-isolation -e .
 say "checking the installation"
 "$bin/asyncrl" doctor

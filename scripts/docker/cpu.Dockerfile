@@ -3,11 +3,11 @@
 #   git archive HEAD | docker build --file scripts/docker/cpu.Dockerfile --tag asyncrl:cpu -
 FROM docker.io/library/debian:bookworm-slim
 
-# The compiler and Python's headers are for the small op that DeepSpeed compiles when a trainer first starts, make for
-# packages that are built from source, libnuma for vLLM's CPU build.
+# The compiler and Python's headers are for the small op that DeepSpeed compiles when a trainer first starts, libnuma for
+# vLLM's CPU build.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates g++ libnuma1 make python3 python3-dev python3-venv \
+    && apt-get install --yes --no-install-recommends ca-certificates g++ libnuma1 python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/asyncrl

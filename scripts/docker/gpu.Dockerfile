@@ -4,11 +4,10 @@
 #   git archive HEAD | docker build --file scripts/docker/gpu.Dockerfile --tag asyncrl:gpu -
 FROM docker.io/library/debian:bookworm-slim
 
-# The compiler and Python's headers are for what DeepSpeed, Triton and vLLM compile when they first start, make for
-# packages that are built from source.
+# The compiler and Python's headers are for what DeepSpeed, Triton and vLLM compile when they first start.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates g++ make python3 python3-dev python3-venv \
+    && apt-get install --yes --no-install-recommends ca-certificates g++ python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/asyncrl

@@ -62,7 +62,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Performance": ["docs/performance.md", "docs/benchmarks.md"],
     "Reliability": ["docs/reliability.md", "docs/limits.md"],
     "Troubleshooting": ["docs/troubleshooting.md"],
-    "Project": ["CONTRIBUTING.md", "CHANGELOG.md"],
+    "Project": ["CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md"],
 }
 """Sections and their pages. The reference, recipes and environments have theirs added, and "How-to" what is new."""
 
@@ -108,7 +108,7 @@ def build(folder: Path) -> Path:
 
 def sources() -> list[Path]:
     """Return the pages of the repository, relative to its root."""
-    found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    found = [ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     for folder in ("docs", "recipes", "envs"):
         found += sorted((ROOT / folder).rglob("*.md"))
     return [path.relative_to(ROOT) for path in found if path.name != "instruction.md"]

@@ -55,7 +55,7 @@ class Block:
 
 def pages() -> list[str]:
     """Return the pages of the repository, relative to its root."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    found = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md"]
     for folder in ("docs", "recipes", "envs"):
         found += sorted((ROOT / folder).rglob("*.md"))
     return [str(path.relative_to(ROOT)) for path in found if path.name != "instruction.md"]

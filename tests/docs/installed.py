@@ -68,27 +68,38 @@ def install() -> Installed:
     return Installed(made_once("installed", _install) / "venv" / "bin")
 
 
-def _install(folder: Path) -> None:
-    """Build the wheel and install it into a new environment that borrows this interpreter's other packages."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    wheel = [
-        *pip,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-        str(_export(folder / "source")),
+def wheel() -> Path:
+    """Return the wheel of this repository; the process that asks first builds it."""
+    (built,) = made_once("wheel", _build).glob("*.whl")
+    return built
+
+
+def _build(folder: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "wheel", "--no-deps"),
+        *("--no-build-isolation", "-w", str(folder), str(_export(folder / "source"))),
     ]
-    subprocess.run(wheel, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _install(folder: Path) -> None:
+    """Install the wheel into a new environment that borrows this interpreter's other packages."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     home = folder / "venv"
     venv.create(home, with_pip=True, symlinks=True)
     site = next(home.glob("lib/python*/site-packages"))
     # A plain path in a .pth file: what it names is found after the wheel, and its own .pth files (among them the
     # editable install of this repository) are not read.
     (site / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    (built,) = folder.glob("*.whl")
-    into = [*pip, "--python", str(home / "bin" / "python"), "install", "--no-deps", "--no-index", str(built)]
+    into = [
+        *pip,
+        "--python",
+        str(home / "bin" / "python"),
+        "install",
+        "--no-deps",
+        "--no-index",
+        str(wheel()),
+    ]
     subprocess.run(into, check=True, capture_output=True)
     (home / "forking").mkdir()
     command = home / "forking" / "asyncrl"

@@ -117,10 +117,10 @@ def test_the_search_finds_a_page_and_opens_it_without_a_word_on_the_console(addr
 )
 def test_a_broken_link_ends_the_build(builder, tmp_path, monkeypatch, link, complaint):
     (tmp_path / "repository").mkdir()
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / "repository" / name).write_text(f"# Page\n\n{link if name == 'README.md' else 'text'}\n")
     monkeypatch.setattr(builder, "ROOT", tmp_path / "repository")
-    monkeypatch.setattr(builder, "NAVIGATION", {"Project": ["CONTRIBUTING.md", "CHANGELOG.md"]})
+    monkeypatch.setattr(builder, "NAVIGATION", {"Project": ["CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md"]})
     monkeypatch.setattr(builder, "reference_pages", dict)
     with pytest.raises(SystemExit, match=complaint):
         builder.build(tmp_path / "work")
