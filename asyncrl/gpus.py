@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 INTERPRETER = "TRITON_INTERPRET"
 """Environment variable: with "1" Triton runs kernels in Python, on any machine."""
+ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+"""Environment variables with the settings of torch's allocator, the newer name first."""
 ENGINE_SHARE = 0.9
 """Of a GPU's memory, for engines that share it with nothing else."""
 BY_TURNS = 0.7
@@ -125,6 +127,15 @@ def visible_env(names: Sequence[str], env: Mapping[str, str] = os.environ) -> di
         # The indices are nvidia-smi's. CUDA's own order puts the fastest GPU first.
         shown[ORDER] = "PCI_BUS_ID"
     return shown
+
+
+def grow_segments(env: MutableMapping[str, str] = os.environ) -> None:
+    """Have torch's allocator of this process grow its segments instead of keeping pieces that fit nothing.
+
+    Call before torch is imported. What the user set stands. Not for engines: vLLM's sleep refuses it.
+    """
+    if not ALLOCATOR & set(env):
+        env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def _names_device(name: str, listed: Sequence[ListedGpu]) -> bool:

@@ -49,7 +49,7 @@ SECONDS = {
     "tests/sandbox/test_sandbox_attacks.py": 190,
     "two ranks": 200,
     "tests/test_lora_run.py": 160,
-    "tests/test_install.py": 150,
+    "tests/test_extras.py": 150,
     "tests/docs/docs/tutorial/": 150,
     "tests/test_end_to_end.py": 145,
     "tests/test_chaos.py": 130,

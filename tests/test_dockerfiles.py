@@ -63,4 +63,4 @@ def test_the_installer_says_what_it_takes(words):
     done = subprocess.run(
         [str(ROOT / "scripts" / "install.sh"), *words], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (2, "usage: scripts/install.sh cpu|gpu [packages]\n")
+    assert (done.returncode, done.stderr) == (2, "usage: scripts/install.sh cpu|gpu [packages|check]\n")

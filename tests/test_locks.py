@@ -1,7 +1,9 @@
 """The lock files hold everything that pyproject.toml names, the same packages for CPU and GPU, and tools apart."""
 
 import importlib.metadata
+import json
 import tomllib
+from collections import defaultdict
 from itertools import chain
 from pathlib import Path
 
@@ -42,6 +44,9 @@ LEFT_OUT = {
     # The same library for another CUDA than torch's.
     "nixl": {"nixl-cu12"},
 }
+
+SHARED: dict[str, list[str]] = {}
+"""Files that two packages have alike."""
 
 
 def locked(kind):
@@ -140,3 +145,77 @@ def test_the_gpu_lock_has_what_its_packages_ask_for():
                 wrong.append(f"{name} asks for {text}, the lock has {gpu.get(needed)}")
     assert wrong == []
     assert checked > 200
+
+
+FACTS = json.loads((ROOT / "requirements" / "gpu.facts.json").read_text())
+"""What `scripts/lock_facts.py` was told by the package index of the wheels that this machine has not installed."""
+PACKAGES = FACTS["packages"]
+TOOLKIT = {"crt", "nvcc", "nvrtc", "runtime", "cccl", "cupti"}
+"""Parts of CUDA that compile together, or check that they were made for each other."""
+PYTHONS = ("3.11", "3.12", "3.13")
+
+
+def test_the_facts_are_of_the_versions_that_the_gpu_lock_has():
+    cpu, gpu = locked("cpu"), locked("gpu")
+    alone = {name: version for name, version in gpu.items() if cpu.get(name) != version}
+    assert alone.items() <= {name: one["version"] for name, one in PACKAGES.items()}.items()
+    assert all(gpu[name] == one["version"] for name, one in PACKAGES.items())
+
+
+def test_no_file_is_in_two_wheels_of_the_gpu_lock():
+    """The one that is installed last would win. Licences and what only builds a wheel are read by nothing."""
+    assert [
+        file for file in FACTS["files in several wheels"] if file not in ("LICENSE", "build_backend.py")
+    ] == []
+
+
+def test_no_installed_file_is_of_two_packages_of_the_gpu_lock():
+    owners = defaultdict(list)
+    for name in locked("gpu"):
+        try:
+            files = importlib.metadata.distribution(name).files or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if (
+                ".dist-info/" not in str(file)
+                and not str(file).startswith("../")
+                and file.suffix in (".py", ".so")
+            ):
+                owners[str(file)].append(name)
+    assert len(owners) > 1000
+    assert {file: names for file, names in owners.items() if len(names) > 1} == SHARED
+
+
+def test_cuda_is_of_one_minor_version():
+    gpu = locked("gpu")
+    versions = {name: gpu[name] for name in (f"nvidia-cuda-{part}" for part in TOOLKIT)} | {
+        name: gpu[name] for name in ("nvidia-nvvm", "nvidia-nvjitlink", "nvidia-nvtx", "cuda-toolkit")
+    }
+    assert {version.rsplit(".")[:2] == ["13", "0"] for version in versions.values()} == {True}, versions
+
+
+def test_every_wheel_is_there_for_each_python_that_the_installer_takes():
+    assert [name for name, one in PACKAGES.items() if set(one["wheels"]) != set(PYTHONS)] == []
+    for name, one in PACKAGES.items():
+        for python in PYTHONS:
+            assert Requirement(f"x{one['python']}").specifier.contains(f"{python}.4"), (name, python)
+
+
+def test_the_wheels_of_the_gpu_lock_have_what_their_metadata_asks_for():
+    gpu, wrong = locked("gpu"), []
+    for name, one in PACKAGES.items():
+        for text in one["requires"]:
+            asked = Requirement(text)
+            needed = canonicalize_name(asked.name)
+            linux = {
+                "extra": "",
+                "platform_system": "Linux",
+                "sys_platform": "linux",
+                "platform_machine": "x86_64",
+            }
+            if (asked.marker and not asked.marker.evaluate(linux)) or needed in LEFT_OUT.get(name, ()):
+                continue
+            if not asked.specifier.contains(gpu.get(needed, "0"), prereleases=True):
+                wrong.append(f"{name} asks for {text}, the lock has {gpu.get(needed)}")
+    assert wrong == []

@@ -52,6 +52,11 @@ def add(subparsers: Subparsers) -> None:
         help="train ten steps at learning rate 0, and say whether ratios, log-probabilities, weights and reward stay "
         "as they are; exit code 1 if one does not",
     )
+    parser.add_argument(
+        "--ignore-memory",
+        action="store_true",
+        help="start even where what `asyncrl plan memory` predicts does not fit this machine",
+    )
     parser.set_defaults(run=run)
 
 
@@ -193,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     if on is None:
         # What is predicted are the GPUs of one machine.
-        check_memory(config)
+        config = check_memory(config, even_so=args.ignore_memory)
     with RunFolder(path) as folder, _resumable(path):
         print(f"run folder: {path}", file=sys.stderr)
         training = TrainRun(config, folder, args.resume is not None, on)

@@ -175,11 +175,14 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     return placement
 
 
-def placed(config: Config, placement: Placement) -> Config:
-    """Return the configuration with the values that follow from the placement in place of "auto"."""
+def placed(config: Config, placement: Placement, part: float = 1.0) -> Config:
+    """Return the configuration with the values that follow from the placement in place of "auto".
+
+    part: of the share of a GPU's memory that engines take where nothing else is said.
+    """
     changes: dict[str, object] = {"placement": config.placement.model_copy(update={"sleep": placement.sleep})}
     if config.engine.gpu_memory_utilization == "auto":
-        share = placement.gpu_memory_utilization
+        share = int(placement.gpu_memory_utilization * part * 1000) / 1000
         changes["engine"] = config.engine.model_copy(update={"gpu_memory_utilization": share})
     return config.model_copy(update=changes)
 

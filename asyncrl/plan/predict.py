@@ -31,6 +31,15 @@ NOT_OF_THE_STEP = {
     "stall_timeout_s", "warmup_steps", "zero_stage",
 }  # fmt: skip
 """Keys of `train` that change nothing of what a step computes; of `zero_stage` it matters whether it is 3."""
+UTILIZATION = "engine.gpu_memory_utilization"
+SHARE = "share"
+FREE = ("time", SHARE)
+"""Kinds of changes after which the same is learned in about the same time."""
+PARTS = (1.0, 0.78, 0.56)
+"""Of the share that engines take where nothing is said: the first is used with which the run fits. Beside a trainer
+that is 0.45, 0.35 or 0.25 of a GPU."""
+NAMED = 2
+"""So many kinds of changes are named, at most."""
 ESTIMATES = ("CUDA contexts", "fragmentation", "NCCL buffers", "engine: largest step", "engine: CUDA graphs")
 """Items that nothing here measures or computes exactly."""
 
@@ -74,8 +83,12 @@ class Prediction:
     engine: EngineMemory
     host: dict[str, int] = field(default_factory=dict)
     """Bytes in host memory."""
+    utilization: float = 0.0
+    """Share of a GPU's memory for each engine."""
     advice: list[str] = field(default_factory=list)
     """Changes of keys with which it would fit."""
+    others: list[list[str]] = field(default_factory=list)
+    """Of other kinds than `advice`, that would do as well."""
 
     @property
     def peak(self) -> int:
@@ -171,9 +184,17 @@ class Planner:
         self._steps: dict[str, StepMemory] = {}
 
     def predict(self, given: Config) -> Prediction:
-        """Return what a run takes. Raises `ConfigError`."""
+        """Return what a run takes: where the engines' share is "auto", with the largest with which it fits, or that
+        which they take otherwise. Raises `ConfigError`."""
+        found = self._with_part(given, 1.0)
+        if given.engine.gpu_memory_utilization == "auto" and not found.fits:
+            smaller = (self._with_part(given, part) for part in PARTS[1:])
+            return next((one for one in smaller if one.fits), found)
+        return found
+
+    def _with_part(self, given: Config, part: float) -> Prediction:
         placement = plan(given, [str(number) for number in range(self.gpus)])
-        config = placed(given, placement)
+        config = placed(given, placement, part)
         policies = {name: config.policy(name) for name in ("", *config.policies)}
         shares = {name: self._policy(policy) for name, policy in policies.items()}
         main = shares[""]
@@ -185,7 +206,12 @@ class Planner:
         if in_memory := sum(int(memory_checkpoints(share.config, share.state)) for share in shares.values()):
             host["checkpoints in memory, on each machine"] = in_memory
         devices = _devices(placement, shares, self.gpus)
-        return Prediction(given, self.gpu, self.gpus, str(placement), devices, moments, main.engine, host)
+        share = config.engine.gpu_memory_utilization
+        assert isinstance(share, float)
+        said = str(placement).replace(
+            f"engines take {placement.gpu_memory_utilization:g}", f"engines take {share:g}"
+        )
+        return Prediction(given, self.gpu, self.gpus, said, devices, moments, main.engine, host, share)
 
     def _policy(self, config: Config) -> PolicyMemory:
         share = config.engine.gpu_memory_utilization
@@ -205,20 +231,45 @@ class Planner:
         return PolicyMemory(config, rank.moments, engine, published, rank.offloaded, rank.state)
 
     def advise(self, prediction: Prediction) -> Prediction:
-        """Find the first changes with which what does not fit would: one alone, or with those tried before it."""
+        """Find changes with which what does not fit would: one kind alone, or with what costs nothing but time. Of each
+        kind the first that does is named."""
         if prediction.fits:
             return prediction
-        collected: list[str] = []
-        for changes in _remedies(prediction):
-            # A later value of a key replaces an earlier one.
-            together = {word.partition("=")[0]: word for word in (*collected, *changes)}
-            for words in (changes, [*together.values()]):
-                found = self._changed(prediction.given, words)
-                if found is not None and found.fits:
-                    prediction.advice = words
-                    return prediction
-            collected = [*collected, *changes]
+        free: list[str] = []
+        found: list[list[str]] = []
+        for kind, tried in _remedies(prediction).items():
+            words = next(
+                filter(None, (self._enough(prediction.given, free, changes) for changes in tried)), None
+            )
+            if words is not None:
+                found.append(words)
+            if len(found) == NAMED or (found and kind in FREE):
+                break
+            if kind == "time":
+                free = [word for changes in tried for word in changes]
+        if not found and (words := self._all_of(prediction)):
+            found = [words]
+        prediction.advice, prediction.others = (found[0], found[1:]) if found else ([], [])
         return prediction
+
+    def _enough(self, given: Config, free: Sequence[str], changes: Sequence[str]) -> list[str] | None:
+        """Return the fewest of the changes that make a run fit: without those that are free, or with them."""
+        for words in (list(changes), _together([*free, *changes])):
+            found = self._changed(given, words)
+            if found is not None and found.fits:
+                return words
+        return None
+
+    def _all_of(self, prediction: Prediction) -> list[str]:
+        """Return all changes up to that with which the run fits at last, one of each key; none where none does."""
+        collected: list[str] = []
+        for tried in _remedies(prediction).values():
+            for changes in tried:
+                collected = _together([*collected, *changes])
+                found = self._changed(prediction.given, collected)
+                if found is not None and found.fits:
+                    return collected
+        return []
 
     def _changed(self, config: Config, changes: Sequence[str]) -> Prediction | None:
         """Return the prediction with changes of keys; None where they are not allowed."""
@@ -310,7 +361,8 @@ def offloaded_memory(config: Config, memory: StepMemory) -> int:
 def _kept(config: Config, size: Size) -> Kept:
     from asyncrl.train.deepspeed_engine import deepspeed_config
 
-    return kept(size, deepspeed_config(config.train, config.model.dtype, size.trained), config.train.ranks)
+    settings = deepspeed_config(config.train, config.model.dtype, size.trained)
+    return kept(size, settings, config.train.ranks, fused=config.train.optimizer == "adamw")
 
 
 def _activations(found: Activations) -> list[Item]:
@@ -321,45 +373,69 @@ def _sum(items: Sequence[Item]) -> int:
     return sum(item.bytes for item in items)
 
 
-def _remedies(prediction: Prediction) -> list[list[str]]:
-    """Return the changes to try, in order: those that cost least first."""
+def _together(words: Sequence[str]) -> list[str]:
+    """Return changes with one value for each key, the last."""
+    return [*{word.partition("=")[0]: word for word in words}.values()]
+
+
+def _remedies(prediction: Prediction) -> dict[str, list[list[str]]]:
+    """Return the changes to try by kind, in order: those that cost nothing but time, then what suits most."""
     config, train = prediction.given, prediction.given.train
-    found: list[list[str]] = []
+    engine_is_short = any(device.problems for device in prediction.devices)
+    free = []
     if not train.gradient_checkpointing:
-        found.append(["train.gradient_checkpointing=true"])
+        free.append(["train.gradient_checkpointing=true"])
     if train.micro_batch_tokens > config.max_tokens:
-        found.append([f"train.micro_batch_tokens={config.max_tokens}"])
-    for share in (0.6, 0.45, 0.35, 0.25):
-        if share < _as_number(config.engine.gpu_memory_utilization):
-            found.append([f"engine.gpu_memory_utilization={share}"])
-    if any(device.problems for device in prediction.devices):
-        found += [["engine.gpu_memory_utilization=0.6"], ["engine.gpu_memory_utilization=0.9"]]
-    spare = prediction.gpus
+        free.append([f"train.micro_batch_tokens={config.max_tokens}"])
+    shares = [
+        [f"{UTILIZATION}={share}"]
+        for share in (0.6, 0.45, 0.35, 0.25)
+        if share < _as_number(config.engine.gpu_memory_utilization)
+    ]
+    if engine_is_short:
+        shares += [[f"{UTILIZATION}=0.6"], [f"{UTILIZATION}=0.9"]]
+    adapter = [] if config.lora.rank else [["lora.rank=32"]]
+    turns = [["placement.sleep=true", "train.schedule=synchronous"]]
+    offload = [
+        [f"train.offload={kind}", "train.zero_stage=3"]
+        for kind in ("optimizer", "parameters")
+        if train.offload != kind and train.optimizer != "adamw_8bit"
+    ]
+    more = _more_ranks(prediction) + (_more_parallel(prediction) if engine_is_short else [])
+    return {
+        "time": free,
+        SHARE: shares,
+        "turns": turns,
+        "ranks": more,
+        "adapter": adapter,
+        "offload": offload,
+    }
+
+
+def _more_ranks(prediction: Prediction) -> list[list[str]]:
+    config, train, there = prediction.given, prediction.given.train, prediction.gpus
+    found = []
     for ranks in (2, 4, 8, 16, 32):
-        if not train.ranks < ranks <= spare:
+        if not train.ranks < ranks <= there:
             continue
         engines = config.engine.count * config.engine.ranks
-        apart = ranks + engines <= spare
         shared = [
             f"placement.trainer={json.dumps(list(range(ranks)))}",
             f"placement.engines={json.dumps(list(range(engines)))}",
         ]
         for stage in sorted({max(2, train.zero_stage), 3}):
+            apart = ranks + engines <= there
             found.append([f"train.ranks={ranks}", f"train.zero_stage={stage}", *([] if apart else shared)])
-    for parallel in (2, 4, 8):
-        if config.engine.tensor_parallel < parallel <= spare and any(
-            device.problems for device in prediction.devices
-        ):
-            found.append([f"engine.tensor_parallel={parallel}"])
-    if train.optimizer != "adamw_8bit":
-        found += [
-            [f"train.offload={kind}", "train.zero_stage=3"]
-            for kind in ("optimizer", "parameters")
-            if train.offload != kind
-        ]
-    if not config.lora.rank:
-        found.append(["lora.rank=32"])
     return found
+
+
+def _more_parallel(prediction: Prediction) -> list[list[str]]:
+    engine = prediction.given.engine
+    return [
+        [f"engine.tensor_parallel={parallel}"]
+        for parallel in (2, 4, 8)
+        if engine.tensor_parallel < parallel <= prediction.gpus
+    ]
 
 
 def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int) -> list[Device]:

@@ -13,10 +13,13 @@ import psutil
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.launch.placement import plan
 from asyncrl.plan.machine import gpu_memory
 from asyncrl.process_start import start_process
 
 GIB = 2**30
+EVEN_SO = "--ignore-memory"
+"""Option of `asyncrl train`."""
 TIMEOUT_S = 300.0
 FITS, DOES_NOT, WRONG_INPUT = 0, 1, 2
 """Exit codes of `asyncrl plan memory`."""
@@ -24,28 +27,36 @@ OPTIMIZER_BYTES = 12
 """Of a trained parameter: float32 moments and gradient."""
 
 
-def check_memory(config: Config) -> None:
+def check_memory(config: Config, even_so: bool = False) -> Config:
     """Refuse what does not fit on this machine. Raises `ConfigError` with the sums.
+
+    even_so: print the sums instead. Returns the configuration, with the share of the engines where only a smaller one
+    than what they take otherwise fits.
 
     With GPUs that is what `asyncrl plan memory` says. On a CPU only what weights, moments and gradients take for
     certain is compared with what the machine has.
     """
     if config.model.path == "sft":
-        return  # the tiny base model
+        return config  # the tiny base model
     sizes = gpu_memory()
-    if sizes:
-        _check_gpus(config, sizes)
-    else:
+    try:
+        if sizes:
+            return _check_gpus(config, sizes)
         _check_host(config, psutil.virtual_memory().total)
+    except ConfigError as error:
+        if not even_so:
+            raise ConfigError(f"{error}\n{EVEN_SO} starts the run all the same") from None
+        print(f"warning: {error}\nit is started all the same ({EVEN_SO})", file=sys.stderr)
+    return config
 
 
-def _check_gpus(config: Config, sizes: list[int]) -> None:
+def _check_gpus(config: Config, sizes: list[int]) -> Config:
     with tempfile.TemporaryDirectory(prefix="asyncrl-plan-") as folder:
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(config.model_dump(mode="json")))
         command = [
             sys.executable, "-m", "asyncrl", "plan", "memory", str(file), "--gpu", f"{min(sizes) // 2**20}MiB",
-            "--gpus", str(len(sizes)),
+            "--gpus", str(len(sizes)), "--json", str(Path(folder) / "plan.json"),
         ]  # fmt: skip
         said, errors = Path(folder) / "output", Path(folder) / "errors"
         with open(said, "wb") as output, open(errors, "wb") as complaints:
@@ -56,12 +67,27 @@ def _check_gpus(config: Config, sizes: list[int]) -> None:
             planner.kill()
             planner.wait()
             _unchecked(f"no prediction within {TIMEOUT_S:g} s")
-            return
+            return config
         prediction, complaint = said.read_text(), errors.read_text()
+        share = _chosen_share(Path(folder) / "plan.json") if code == FITS else None
     if code == DOES_NOT and "does not fit" in prediction:
         raise ConfigError(f"this run does not fit the GPUs:\n{prediction.rstrip()}")
     if code != FITS:
         _unchecked(complaint.strip().rpartition("\n")[2])
+    usual = plan(config, [str(number) for number in range(len(sizes))]).gpu_memory_utilization
+    if config.engine.gpu_memory_utilization != "auto" or share is None or share == usual:
+        return config
+    print(
+        f"note: engines take {share:g} of a GPU's memory instead of {usual:g}, so that all fits",
+        file=sys.stderr,
+    )
+    return config.model_copy(
+        update={"engine": config.engine.model_copy(update={"gpu_memory_utilization": share})}
+    )
+
+
+def _chosen_share(file: Path) -> float:
+    return float(json.loads(file.read_text())["gpu_memory_utilization"])
 
 
 def _check_host(config: Config, total: int) -> None:

@@ -34,6 +34,7 @@ def as_text(prediction: Prediction) -> str:
             if prediction.advice
             else "none of the changes that were tried makes it fit; take more or larger GPUs, or a smaller model"
         )
+        lines += [f"           or with: {' '.join(words)}" for words in prediction.others]
     return "\n".join(lines)
 
 
@@ -63,7 +64,9 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         },
         "host_gib": {name: _gib(size) for name, size in prediction.host.items()},
         "problems": prediction.problems,
+        "gpu_memory_utilization": prediction.utilization,
         "advice": prediction.advice,
+        "other_advice": prediction.others,
     }
 
 

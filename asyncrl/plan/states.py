@@ -76,8 +76,11 @@ def gathered_weights(num_bytes: int, dtype: str) -> int:
     return min(num_bytes, LIVE_PARAMETERS * (2 if dtype == "bfloat16" else FLOAT32))
 
 
-def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
-    """Return what a rank keeps under a DeepSpeed configuration."""
+def kept(size: Size, deepspeed: dict[str, Any], ranks: int, fused: bool = False) -> Kept:
+    """Return what a rank keeps under a DeepSpeed configuration.
+
+    fused: the optimizer updates each entry in one kernel, and keeps no roots of second moments beside them.
+    """
     zero = deepspeed["zero_optimization"]
     stage, bf16 = zero["stage"], deepspeed.get("bf16", {}).get("enabled", False)
     float32_sums = deepspeed.get("data_types", {}).get("grad_accum_dtype") in ("fp32", "float32")
@@ -93,8 +96,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
             buckets=0,
             buckets_stay=False,
             step_gradients=whole,
-            # On a GPU the square roots of all second moments are taken at once.
-            step=whole,
+            step=0 if fused else whole,
             loading=size.bytes,
         )
     if stage == 3:
@@ -110,11 +112,13 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
             buckets=bucket,
             buckets_stay=True,
             step_gradients=bucket + (0 if away else share),
-            step=0 if away else 3 * share,
+            step=0 if away else (2 if fused else 3) * share,
             # The weights are divided as they are loaded.
             loading=own + bucket,
             host=(2 * share + moments if away else 0) + (own if weights_away else 0),
         )
+    # All weights, and a flat copy of the trained ones, which DeepSpeed makes on the host where the GPU has no room.
+    loading = size.bytes + size.trained_bytes
     if stage == 1 and bf16 and float32_sums:
         during = 0 if deepspeed["bf16"].get("immediate_grad_update") else size.trained_bytes
         return Kept(
@@ -125,8 +129,8 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
             buckets=0,
             buckets_stay=False,
             step_gradients=whole + during,
-            step=share + min(2 * bucket, whole),
-            loading=2 * size.bytes,
+            step=(0 if fused else share) + min(2 * bucket, whole),
+            loading=loading,
         )
     gradients = size.trained_bytes if stage == 1 else (share if float32_sums else size.trained_bytes // ranks)
     averaged = share if float32_sums or not bf16 else size.trained_bytes // ranks
@@ -139,7 +143,7 @@ def kept(size: Size, deepspeed: dict[str, Any], ranks: int) -> Kept:
         buckets=3 * bucket if bf16 and float32_sums else bucket,
         buckets_stay=stage == 1,
         step_gradients=averaged,
-        # The flat gradient, and the square roots of the second moments.
-        step=2 * share + (averaged if averaged < share else 0),
-        loading=2 * size.bytes,
+        # The flat gradient, and the roots of the second moments.
+        step=(1 if fused else 2) * share + (averaged if averaged < share else 0),
+        loading=loading,
     )

@@ -104,6 +104,9 @@ def scale(engine: EngineCosts, factor: float) -> EngineCosts:
         engine,
         iteration_s=engine.iteration_s * factor,
         sequence_s=engine.sequence_s * factor,
+        weights_s=engine.weights_s * factor,
+        experts_s=engine.experts_s * factor,
+        product_s=engine.product_s * factor,
         context_token_s=engine.context_token_s * factor,
         prefill_token_s=engine.prefill_token_s * factor,
     )

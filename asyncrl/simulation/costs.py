@@ -10,9 +10,17 @@ class EngineCosts:
     """One engine with continuous batching: every running sequence gets a token each iteration."""
 
     iteration_s: float
-    """Fixed part of an iteration: reading the weights, launching kernels."""
+    """Fixed part of an iteration: launching kernels, and all that is not told apart from it."""
     sequence_s: float = 0.0
     """Added for each running sequence."""
+    weights_s: float = 0.0
+    """Reading the weights, during which the products of few sequences are computed."""
+    product_s: float = 0.0
+    """The products of one sequence. An iteration takes the larger of both."""
+    experts_s: float = 0.0
+    """Of `weights_s`, what reading the experts takes when the sequences of an iteration use all of them."""
+    expert_share: float = 1.0
+    """Share of a layer's experts that one token uses."""
     context_token_s: float = 0.0
     """Added for each token of context in the cache that an iteration reads."""
     prefill_token_s: float = 0.0
@@ -25,7 +33,11 @@ class EngineCosts:
 
     def iteration(self, sequences: int, context_tokens: float) -> float:
         """Return the seconds of one iteration."""
-        return self.iteration_s + sequences * self.sequence_s + context_tokens * self.context_token_s
+        unused = self.experts_s * (1 - self.expert_share) ** sequences
+        products = max(self.weights_s - unused, sequences * self.product_s)
+        return (
+            self.iteration_s + products + sequences * self.sequence_s + context_tokens * self.context_token_s
+        )
 
 
 @dataclass(frozen=True, slots=True)

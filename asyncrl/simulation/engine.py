@@ -1,7 +1,11 @@
 """An engine that only takes time: continuous batching, a prefix cache, weights that change in the middle of a turn.
 
 The running sequences advance in lockstep, a token an iteration. So one counter of iterations tells when each of them
-ends, and a change of the batch costs a logarithm of its size, however long the sequences are.
+ends, and a change of the batch costs a logarithm of its size, however long the sequences are. The cache that they fill
+is read once an iteration, so an iteration takes longer than the one before.
+
+A sequence starts where the cache has room for what it and the running ones have in the middle of their turns. An engine
+starts it earlier still, and computes one again when the cache is full after all.
 """
 
 from __future__ import annotations
@@ -35,7 +39,13 @@ class _Request:
 
     @property
     def context(self) -> int:
+        """Its tokens at the end."""
         return len(self.asked.token_ids) + self.asked.max_tokens
+
+    @property
+    def expected(self) -> float:
+        """Its tokens at the middle of the turn."""
+        return len(self.asked.token_ids) + self.asked.max_tokens / 2
 
 
 @dataclass(slots=True)
@@ -74,8 +84,10 @@ class SimulatedEngine:
     _prefill_s: float = 0.0
     """Seconds of prefill that the next iterations wait for."""
     _at: float = 0.0
-    _context: int = 0
-    """Tokens of running sequences in the cache."""
+    _context: float = 0.0
+    """Tokens of running sequences in the cache, at the iterations counted."""
+    _expected: float = 0.0
+    """Those that the same sequences have at the middle of their turns: what is taken to be free is the rest."""
     _running: list[tuple[float, int, _Request]] = field(default_factory=list)
     _waiting: list[tuple[int, int, _Request]] = field(default_factory=list)
     _cached: OrderedDict[str, int] = field(default_factory=OrderedDict)
@@ -178,7 +190,8 @@ class SimulatedEngine:
         self.dead = True
         running = [one for _, _, one in self._running]
         waiting = [one for _, _, one in self._waiting]
-        self._running, self._waiting, self._context, self._prefill_s = [], [], 0, 0.0
+        self._running, self._waiting, self._prefill_s = [], [], 0.0
+        self._context = self._expected = 0.0
         self._forget()
         self._empty.set()
         for one in running + waiting:
@@ -245,22 +258,44 @@ class SimulatedEngine:
             worked = passed * self._speed
             prefill = min(worked, self._prefill_s)
             self._prefill_s -= prefill
-            self._iterations += (worked - prefill) / self._iteration_s()
+            done = self._iterations_in(worked - prefill)
+            self._iterations += done
+            self._context += done * len(self._running)
+
+    def _growth_s(self) -> float:
+        """How much longer each iteration is than the one before, for the tokens that are sampled."""
+        return len(self._running) * self.costs.context_token_s
 
     def _iteration_s(self) -> float:
         return self.costs.iteration(len(self._running), self._context)
+
+    def _iterations_in(self, seconds: float) -> float:
+        """Return how many iterations the running sequences get in so many seconds, each longer than the last."""
+        first, growth = self._iteration_s(), self._growth_s()
+        if growth <= 0:
+            return seconds / first
+        # first * n + growth * n**2 / 2 = seconds, in a form that is exact for small growth.
+        return 2 * seconds / (first + math.sqrt(first * first + 2 * growth * seconds))
+
+    def _seconds_of(self, iterations: float) -> float:
+        """Return how long so many iterations take: the opposite of `_iterations_in`."""
+        return iterations * (self._iteration_s() + self._growth_s() * iterations / 2)
 
     def _end(self) -> None:
         while self._running and (
             self._running[0][0] <= self._iterations + ROUNDING or self._running[0][2].gone
         ):
             one = heapq.heappop(self._running)[2]
-            self._context -= one.context
+            self._context = max(
+                0.0, self._context - len(one.asked.token_ids) - (self._iterations - one.started)
+            )
+            self._expected -= one.expected
             if not one.gone and not one.answer.done():
                 one.answer.set_result(self._answer(one))
                 self._keep(one.asked.session, one.context)
         if not self._running:
             self._published = []
+            self._context = self._expected = 0.0
             self._empty.set()
 
     def _answer(self, one: _Request) -> Generated:
@@ -283,14 +318,15 @@ class SimulatedEngine:
             if one.gone:
                 heapq.heappop(self._waiting)
                 continue
-            full = self._running and self._context + one.context > self.costs.kv_tokens
+            full = self._running and self._expected + one.expected > self.costs.kv_tokens
             if full or len(self._running) >= self.costs.max_num_seqs:
                 return
             heapq.heappop(self._waiting)
             one.started = self._iterations
             one.cached = self._found(one)
             self._prefill_s += (len(one.asked.token_ids) - one.cached) * self.costs.prefill_token_s
-            self._context += one.context
+            self._context += len(one.asked.token_ids)
+            self._expected += one.expected
             end = self._iterations + one.asked.max_tokens
             heapq.heappush(self._running, (end, next(self._numbers), one))
             self._empty.clear()
@@ -321,6 +357,6 @@ class SimulatedEngine:
             self._timer.cancel()
             self._timer = None
         if self._running and not self._paused and not self.dead:
-            left = self._prefill_s + (self._running[0][0] - self._iterations) * self._iteration_s()
+            left = self._prefill_s + self._seconds_of(self._running[0][0] - self._iterations)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, left / self._speed), self._change)

@@ -1,7 +1,8 @@
 """What work takes on GPUs, from data sheets: a first estimate, until a run gives better numbers (`calibrate`).
 
-Decoding reads the weights and the cache once an iteration; prefill and training are bound by multiplications. How much
-of a GPU's figures real kernels reach is assumed, in one place here. Nothing of it has been compared with a GPU.
+Decoding reads the weights and the cache once an iteration, and multiplies meanwhile; prefill and training are bound by
+multiplications. How much of a GPU's figures real kernels reach is chosen in one place here, so that published rates of
+engines come out (`PUBLISHED` in tests/simulation/test_hardware.py, docs/planning.md). The trainer's are assumed.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ GPUS = {
     "h200": Gpu(989e12, 4.8e12, 141 * GIB),
     "b200": Gpu(2250e12, 7.7e12, 180 * GIB),
 }
-DECODING = 0.7
+DECODING = 0.85
 """Share of the bandwidth that decoding reaches."""
-PREFILL = 0.45
-"""Share of the operations that prefill reaches."""
+PREFILL = 0.6
+"""Share of the operations that the products of an engine reach."""
 TRAINING = 0.35
 """Share of the operations that training reaches."""
-LAUNCH_S = 0.003
-"""Fixed part of an iteration of an engine."""
-SEQUENCE_S = 1e-5
-"""Of the scheduler and the sampler, for each running sequence."""
+LAUNCH_S = 0.001
+"""Fixed part of an iteration of an engine, most of whose launches are in a graph."""
+SEQUENCE_S = 3e-6
+"""Of the scheduler and the sampler, for each running sequence; most of the scheduler's work is done meanwhile."""
 WRITE = 4e9
 """Bytes a second in which one process writes weights to shared memory."""
 READ = 10e9
@@ -70,6 +71,10 @@ class ModelSize:
 
     parameters: int
     active: int
+    experts: int = 0
+    """Of `parameters`, those of experts."""
+    expert_share: float = 1.0
+    """Share of a layer's experts that one token uses."""
 
 
 def model_size(described: dict[str, Any]) -> ModelSize:
@@ -91,6 +96,8 @@ def model_size(described: dict[str, Any]) -> ModelSize:
         layers * (attention + per_layer) + embeddings,
         # Every token passes the output layer; its row of the input embeddings is looked up.
         layers * (attention + active) + text["vocab_size"] * hidden,
+        layers * per_layer if experts else 0,
+        text["num_experts_per_tok"] / experts if experts else 1.0,
     )
 
 
@@ -115,8 +122,12 @@ def gpu_costs(
     read = gpu.bandwidth * DECODING
     token_s = 2 * size.active / tensor_parallel / (gpu.flops * PREFILL)
     engine = EngineCosts(
-        iteration_s=LAUNCH_S + memory.weights / read,
-        sequence_s=SEQUENCE_S + token_s,
+        iteration_s=LAUNCH_S,
+        weights_s=memory.weights / read,
+        product_s=token_s,
+        experts_s=memory.weights / read * size.experts / size.parameters,
+        expert_share=size.expert_share,
+        sequence_s=SEQUENCE_S,
         context_token_s=memory.kv_per_token / read,
         prefill_token_s=token_s,
         max_num_seqs=config.engine.max_num_seqs,

@@ -52,8 +52,11 @@ MAX_GRAD_NORM = 1.0
 """Gradients are scaled down to it, as the literature's objectives assume."""
 GATHERED_BYTES = 256 * 2**20
 """What ZeRO-3 gathers at once: a collective for every small tensor would cost more than its bytes."""
-BUCKET_SIZE = 500_000_000
-"""Elements of gradients that are reduced at once, at most: DeepSpeed's default."""
+BUCKET_SIZES = 50_000_000, 200_000_000
+"""Elements of gradients that are reduced at once, in small and in large models. DeepSpeed's default of 500 million
+would take 2.8 GiB of a model of 0.6 billion parameters; 200 MB keep a network busy."""
+BUCKETS = 16
+"""Into so many buckets gradients are divided between these sizes."""
 
 
 def init_distributed(timeout_s: float | None = None) -> int:
@@ -103,8 +106,7 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
         "gradient_clipping": MAX_GRAD_NORM,
         "zero_optimization": {
             "stage": zero_stage(train, dtype),
-            # DeepSpeed allocates the whole bucket, even for an adapter.
-            "reduce_bucket_size": max(1, min(BUCKET_SIZE, num_trained)),
+            "reduce_bucket_size": bucket_size(num_trained),
             **_offload(train),
         },
         "zero_allow_untested_optimizer": True,
@@ -115,6 +117,13 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
         "zero_force_ds_cpu_optimizer": False,
         **deepspeed_section(train.tensor_parallel),
     }
+
+
+def bucket_size(num_trained: int) -> int:
+    """Return how many elements of gradients are reduced at once."""
+    smallest, largest = BUCKET_SIZES
+    # DeepSpeed allocates the whole bucket, even for an adapter.
+    return max(1, min(num_trained, largest, max(smallest, num_trained // BUCKETS)))
 
 
 def _offload(train: TrainConfig) -> dict[str, Any]:
@@ -137,7 +146,7 @@ def divided_loading(train: TrainConfig, dtype: str) -> Iterator[None]:
         yield
         return
     init_distributed()
-    settings = HfDeepSpeedConfig(deepspeed_config(train, dtype, BUCKET_SIZE))
+    settings = HfDeepSpeedConfig(deepspeed_config(train, dtype, BUCKET_SIZES[0]))
     try:
         yield
     finally:

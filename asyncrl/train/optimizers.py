@@ -59,7 +59,7 @@ def make_optimizer(
     }
     match train.optimizer:
         case "muon":
-            return Muon(trained, **settings)
+            return Muon(trained, fused=fused(), **settings)
         case "adamw_8bit":
             from bitsandbytes.optim import AdamW8bit
 
@@ -69,7 +69,13 @@ def make_optimizer(
 
             return DeepSpeedCPUAdam(every, adamw_mode=True, **settings)
         case _:
-            return AdamW(every, **settings)
+            return AdamW(every, fused=fused(), **settings)
+
+
+def fused() -> bool:
+    """True where AdamW updates each entry in one kernel. The other ways keep the roots of all second moments beside
+    them, 4 bytes a parameter; on a CPU, which has room, they are as fast."""
+    return torch.cuda.is_available()
 
 
 def is_matrix(name: str, shape: Sequence[int]) -> bool:
@@ -192,7 +198,10 @@ def write_moments(optimizer: Optimizer, flat: Tensor, moments: Mapping[str, Tens
     state = optimizer.state[flat]
     if not _in_8_bits(optimizer):
         # torch counts in tensors, DeepSpeed's Adam for CPUs in integers.
-        state["step"] = torch.tensor(float(num_steps)) if isinstance(optimizer, AdamW) else num_steps
+        where = flat.device if optimizer.defaults.get("fused") else "cpu"
+        state["step"] = (
+            torch.tensor(float(num_steps), device=where) if isinstance(optimizer, AdamW) else num_steps
+        )
         state.update(moments)
         return
     eight: Any = optimizer

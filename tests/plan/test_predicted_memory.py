@@ -7,6 +7,7 @@ from asyncrl.config import load_config
 from asyncrl.plan.predict import trainer_memory
 from asyncrl.plan.training import measure_step
 from asyncrl.testing.step_memory import measured_step
+from asyncrl.train import optimizers
 
 SHAPE = {
     "model_type": "qwen3",
@@ -23,6 +24,12 @@ SHAPE = {
 OVERRIDES = [
     "engine.max_model_len=512", "train.micro_batch_tokens=1024", "model.dtype=float32", "train.zero_stage=1",
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    """The kernel of torch's AdamW that a GPU uses is there for CPUs, too."""
+    monkeypatch.setattr(optimizers, "fused", lambda: True)
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,21 @@ def test_a_larger_batch_takes_longer_iterations():
     assert [at for at, _ in found] == times([(9, 0), (13, 0)])
 
 
+def test_each_iteration_reads_the_tokens_sampled_before_it():
+    # 4 tokens of context, then 5, 6: half a token more on average, since the simulation is continuous.
+    found = ends(replace(ONE, context_token_s=1.0), request("a", 3))
+    assert [at for at, _ in found] == times([(3 * 1 + 3 * 4 + 3 * 3 / 2, 0)])
+
+
+def test_a_sequence_starts_where_the_cache_has_room_for_half_its_answer():
+    # 4 + 4 / 2 tokens each: two have room in 12 tokens, and wait for each other in 11.
+    both, in_turn = (
+        ends(replace(ONE, kv_tokens=tokens), request("a", 4), request("b", 4)) for tokens in (12, 11)
+    )
+    assert [at for at, _ in both] == times([(4, 0), (4, 0)])
+    assert [at for at, _ in in_turn] == times([(4, 0), (8, 0)])
+
+
 def test_contexts_that_are_not_cached_are_computed_first_and_siblings_share_their_prompt():
     costs = replace(ONE, prefill_token_s=0.5)
     alone = ends(costs, request("a", 2, context=4))
