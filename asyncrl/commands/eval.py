@@ -1,4 +1,4 @@
-"""`asyncrl eval CHECKPOINT --env NAME`, or `--harness NAME --tasks FOLDER`, and `asyncrl eval --suite NAME CHECKPOINT...`"""
+"""`asyncrl eval CHECKPOINT --env NAME` or `--harness NAME --tasks FOLDER`; `asyncrl eval --suite NAME CHECKPOINT...`"""
 
 from __future__ import annotations
 
