@@ -122,6 +122,7 @@ def test_every_recipe_resolves(recipe):
         "math_qwen3_grpo": "Qwen/Qwen3-0.6B",
         "math_qwen3_8b_grpo": "Qwen/Qwen3-8B",
         "smollm2_svamp": "smollm2-135m",
+        **dict.fromkeys(("codex_grpo", "claude_code_grpo", "opencode_grpo"), "Qwen/Qwen3-8B"),
     }
     if recipe in real:
         assert (config.model.path, config.train.betas) == (real[recipe], (0.9, 0.95))

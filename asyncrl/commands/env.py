@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
+    from asyncrl.env.check import Finding
 
 AGENT = "agent"
 """The environment whose check plays a real program."""
@@ -36,8 +37,9 @@ def check_agent(args: argparse.Namespace) -> int:
     from asyncrl.console import shown
     from asyncrl.launch.agent_check import check_agent_program
 
-    findings = check_agent_program(args.config)
-    print(f"{AGENT}: {args.config['harness']}")
-    for finding in findings:
-        print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"))
+    def tell(finding: Finding) -> None:
+        print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"), flush=True)
+
+    print(f"{AGENT}: {args.config.get('harness', '')}", flush=True)
+    findings = check_agent_program(args.config, tell)
     return int(not all(finding.ok for finding in findings))

@@ -11,7 +11,7 @@ import struct
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,9 @@ def scenarios(slow_s: float = SLOW_S) -> list[Scenario]:
 
 
 def check_agent_program(
-    config: dict[str, Any], names: Sequence[str] = (), slow_s: float = SLOW_S
+    config: dict[str, Any], told: Callable[[Finding], None] = lambda finding: None, slow_s: float = SLOW_S
 ) -> list[Finding]:
-    """Play one episode for each scenario; only those whose names hold one of `names`.
+    """Play one episode for each scenario, and tell of each when it has ended. A repair that fails ends the check.
 
     Raises `ConfigError` for settings that are wrong, `UnavailableError` where the program cannot be installed.
     """
@@ -92,22 +92,21 @@ def check_agent_program(
         task = Task("adder", "agent", 0, "train", {"folder": f"{folder}/tasks/adder"})
         found.check(task, TIMEOUT_S)
         try:
-            return runner.run(_play_all(settings, task, names, slow_s))
+            return runner.run(_play_all(settings, task, told, slow_s))
         finally:
             runner.run(end_launcher())
 
 
 async def _play_all(
-    settings: dict[str, Any], task: Task, names: Sequence[str], slow_s: float
+    settings: dict[str, Any], task: Task, told: Callable[[Finding], None], slow_s: float
 ) -> list[Finding]:
     renderer = ChatRenderer(_tokenizer())
     findings, longest = [], CONTEXT - ROOM
     for number, scenario in enumerate(scenarios(slow_s)):
-        if number and names and not any(name in scenario.name for name in names):
-            continue
         limit = longest + ROOM if scenario.overflows else CONTEXT
         finding, seen = await _play(settings, task, scenario, renderer, limit)
         findings.append(finding)
+        told(finding)
         if number == 0:
             longest = seen
             if not finding.ok:

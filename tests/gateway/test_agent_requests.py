@@ -599,6 +599,27 @@ def test_titles_are_recorded_and_neither_trained_nor_the_first_branch(make_gatew
     assert "A title" in title.conversation
 
 
+def test_a_harness_names_headers_and_the_words_of_housekeeping_with_tools(make_gateway):
+    async def scenario():
+        headers = {"thread": "X-Mine", "caller": "X-From", "agent": "X-Who"}
+        words = ["You invent titles"]
+        asked = Asked(make_gateway, "Title", "found", "Done.", headers=headers, housekeeping=words)
+        await asked.open()
+        tools = {
+            "tools": [{"type": "function", "name": "ls", "parameters": {"type": "object", "properties": {}}}]
+        }
+        await asked.post("/v1/responses", {"input": "Hi.", "instructions": "You invent titles.", **tools}, {})
+        child = {"x-mine": "c", "x-from": "m", "x-who": "helper"}
+        await asked.post("/v1/responses", {"input": "Look.", **tools}, child)
+        await asked.post("/v1/responses", {"input": "Repair it.", **tools}, {"x-mine": "m"})
+        return await asked.finish(reward=1.0)
+
+    (main, helper, title), _ = asyncio.run(scenario())
+    assert "Repair it." in main.conversation and main.num_sampled
+    assert (helper.info["agent"], helper.num_sampled > 0) == ("helper", True)
+    assert (title.info["housekeeping"], title.num_sampled) == (True, 0)
+
+
 def test_an_episode_gives_so_many_trajectories_and_no_more(make_gateway):
     async def scenario():
         asked = Asked(make_gateway, "yes", max_trajectories=3)

@@ -250,7 +250,7 @@ def test_a_wrong_report_is_a_problem_by_field(raw, problem):
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({}, "needs either command or callable"),
+        ({}, "needs one of harness, command and callable"),
         ({"command": "python agent.py"}, "must be a list of texts"),
         ({"callable": "no_such_module:fn"}, "cannot be imported"),
         ({"callable": "json:nothing"}, "cannot be imported"),
@@ -503,3 +503,12 @@ def at_version(generate, version):
         return replace(await generate(request), versions=np.full(request.max_tokens, version, np.int32))
 
     return wrapped
+
+
+def test_a_program_that_must_ask_and_did_not_has_failed_and_one_that_asked_had_been_started():
+    assert outcome(Report(1.0, must_ask=True), counted(calls=1)).status is None
+    ended = outcome(Report(1.0, must_ask=True), counted(calls=0, refusal="/v1/messages: 400: no"))
+    assert (ended.status, ended.failure) == (Status.FAILED, FailureClass.ENVIRONMENT)
+    assert ended.error == "agent: no call was ever answered; its last call was refused: /v1/messages: 400: no"
+    started = outcome(Report(0.0, problem="exit code 127: x", end="not started"), counted(calls=2))
+    assert (started.status, started.failure) == (Status.FINISHED, None)
