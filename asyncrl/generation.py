@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -63,12 +63,8 @@ class Generated:
     requested."""
     prompt_logprobs: tuple[dict[int, float], ...] = ()
     """The same per token of the context, at temperature 1; nothing for the first."""
-    routed_experts: np.ndarray | None = None
-    """[M,layers,K] uint8 or uint16, the experts of the tokens from `routed_from` to the last but one; None where the
-    engine records none."""
-    commitments: tuple[bytes, ...] = ()
-    """To the hidden states that the tokens were sampled from, each for a chunk of them (`asyncrl.algo.commitments`);
-    empty where the engine makes none."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What else the engine reports of what it read and sampled, by the kind of extra (`data.token_extras`)."""
     engine: str = ""
     """Address of the engine that sampled all of it; "" where several did, or it is not known."""
 

@@ -6,7 +6,7 @@ batch, T token positions, L tokens of one trajectory, K turns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -50,6 +50,26 @@ OPPONENT = "opponent"
 
 NEWEST = -1
 """As the version of an opponent: whichever is the newest."""
+
+
+EXPERTS = "routed_experts"
+"""Key of `Trajectory.extras`: [R,layers,K] uint8 or uint16, the experts to which the engine routed each of the first R
+tokens. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
+
+
+IMAGES = "images"
+"""Key of `Trajectory.extras`: the `PlacedImage`s that the policy saw, in the order of their tokens, none of which was
+sampled."""
+
+
+COMMITMENTS = "commitments"
+"""Key of `Trajectory.extras`: the engine's, as bytes, to the hidden states that the sampled tokens came from: one after
+the other, each for the next few (`algo.commitments`)."""
+
+
+NEXT_STATES = "next_states"
+"""Key of `Trajectory.extras`: the `NextStates` of an exploiter whose turns are rewarded by the other side's critic
+(`policies.NAME.minimax`)."""
 
 
 class Status(StrEnum):
@@ -181,24 +201,23 @@ class Trajectory:
     """What workers say of it besides: its place in a group, the agent, counts. `data.trajectory_info` has all keys."""
     conversation: str = ""
     """The messages as JSON, for people to read, see `data.transcript`; "" where they were not kept."""
-    routed_experts: np.ndarray | None = None
-    """[R,layers,K] uint8 or uint16, the experts to which the engine routed each of the first R tokens; None where it
-    did not say. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
-    images: tuple[PlacedImage, ...] = ()
-    """What the policy saw, in the order of its tokens. None of these tokens was sampled."""
-    commitments: tuple[bytes, ...] = ()
-    """The engine's, to the hidden states that the sampled tokens came from: one after the other, each for the next few
-    (`asyncrl.algo.commitments`). Empty where it made none."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What else is known of its tokens, by the kind of extra (`data.token_extras`). A kind that it has none of has no
+    key."""
     engines: tuple[str, ...] = ()
     """Address of the engine that sampled each turn, "" where several did or none is known; one for all turns where it
     is the same, empty where none is known."""
-    next_states: NextStates | None = None
-    """Of an exploiter whose turns are rewarded by the other side's critic (`policies.NAME.minimax`)."""
     pooled_from: str = ""
-    """Of an earlier success that the trainer has added to a group: the task and episode that it is from. Like `peer`
-    no part of the wire form: the trainer alone knows where a trajectory is from, and believes nobody else."""
+    """The task and episode of an earlier success that the trainer has added to a group. Like `peer` no part of the wire
+    form: the trainer alone knows where a trajectory is from, and believes nobody else."""
     peer: str = ""
-    """The other run that has sampled it, of a trajectory that the trainer took from there; "" for the run's own."""
+    """The other run that sampled it, where the trainer took it from there; "" for the run's own."""
+
+    def without(self, extra: str) -> Trajectory:
+        """Return the trajectory without one kind of extra."""
+        if extra not in self.extras:
+            return self
+        return replace(self, extras={name: value for name, value in self.extras.items() if name != extra})
 
     @property
     def rollout(self) -> int:
@@ -245,7 +264,8 @@ class Opponent:
     """Who plays one side of a group's episodes instead of the policy: one of its past versions, or an exploiter."""
 
     version: int
-    """Of `policy`; its tokens are never trained. `NEWEST` of an exploiter that is being trained: this side is."""
+    """The version of `policy` that plays; its tokens are never trained. `NEWEST` is an exploiter that is being trained:
+    its side is."""
     main: bool
     """Whether it plays the main agent, or the further agents."""
     policy: str = ""

@@ -22,7 +22,7 @@ FEATURES = (
     *(
         "poison",
         "swarm",
-        "outer",
+        "(?<!time)outer(?!most)",
         "exchange",
         "minimax",
         "exploit",
@@ -53,13 +53,22 @@ FEATURES = (
     *("critic", "teacher", "snapshot", "ewma", "self_taught", "score_norms", "greedy", "role_baselines"),
     # The rollout's.
     *("branch", "hint", "opponent", "population", "judge", "answer_ids", "with_answer", "next_states"),
-    *("policies", "multi_policy", "further_polic", "images", "vision", "agents", "gateway", "examples"),
+    *(
+        "policies",
+        "multi_policy",
+        "further_polic",
+        "images",
+        "(?<!pro)vision",
+        "agents",
+        "gateway",
+        "examples",
+    ),
     # The buffer's.
     *("curriculum", "proposal", "turn_slack", "token_budget", "recycle", "replica", "automatic_admission"),
     # Engines, transports and machines.
     *(
         "speculat",
-        "sleep",
+        r"(?<!asyncio\.)(?<!time\.)sleep",
         "keep_kv",
         "kv_offload",
         "batch_invariant",
@@ -69,7 +78,8 @@ FEATURES = (
     ),
     *("nixl", "delta", "fetch", "scale", "nodes", "machines", "evaluation"),
 )
-"""Parts of names and words, in small letters; several of one feature where its code uses several."""
+"""Parts of names and words as patterns, in small letters; several of one feature where its code uses several. A
+`TimeoutError`, a pause and an over-provision are of no feature."""
 NAMES = re.compile("|".join(FEATURES))
 
 

@@ -33,7 +33,7 @@ MAX_RESERVED = 4096
 RESERVED_S = 300.0
 """Longer than a put may take."""
 PROOF = "proof"
-"""Of the folder: the name of a file in it."""
+"""Name of a file that shows another process that it sees this folder, and no other."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class BodyFiles:
         self._reserved: dict[int, tuple[str, float]] = {}
         """Files that others write: for whom, and since when, in monotonic seconds."""
         self._unlisted: set[int] = set()
-        """Of these, those whose entry in the folder is not on the disk yet."""
+        """Those of `_reserved` whose entry in the folder is not on the disk yet."""
         self._proof = ""
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)

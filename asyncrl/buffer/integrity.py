@@ -16,7 +16,7 @@ COLUMNS = (
     *("id", "body", "state", "attempts", "lease", "lease_order", "request", "worker", "version", "deadline"),
     *("step", "oldest", "newest", "reason", "failure", "usable", "reward_sum", "tokens"),
 )
-"""Of `tasks`, without `expires`, which every renewal changes and every opening sets."""
+"""Columns of `tasks` but `expires`, which every renewal changes and every opening sets."""
 _DIGEST = "row_digest"
 MARSHAL_VERSION = 2
 """The format that no release of Python has changed."""

@@ -191,7 +191,7 @@ class Ledger:
     def fail(self, lease: str, failure: FailureClass, error: str) -> str:
         """Give a lease back because the environment or the infrastructure failed.
 
-        The task waits for another attempt ("pending"), or is set aside after `max_attempts` ("failed").
+        The task waits for another attempt ("pending"), or fails for good after `max_attempts` ("failed").
         Nothing changes when the lease has ended before. Raises `UnknownLeaseError`; `InputError` for an
         agent's failure.
         """
@@ -199,7 +199,7 @@ class Ledger:
             return self._leases.end(lease, failure, error)
 
     def expire(self, now: float | None = None) -> int:
-        """Return the tasks of leases that ran out, or set aside those lost too often. Return how many."""
+        """Return the tasks of leases that ran out, or let those fail that were lost too often; return how many."""
         if self._bodies.files is not None:
             self._bodies.files.expire_reserved()
         with self._store.transaction():

@@ -27,7 +27,7 @@ class LedgerSettings:
     lease_life_s: float = 86_400.0
     """How long it lives at most, however often it is renewed. Its worker is then quarantined."""
     max_attempts: int = 3
-    """Leases a task may lose before it is set aside as failed."""
+    """Leases a task may lose before it fails for good."""
     drop_no_signal: bool = True
     compared: frozenset[str] = frozenset({"rewards"})
     """What the episodes of a group agree in where the group has no signal, see `algo.settings.compared`."""

@@ -18,6 +18,7 @@ from asyncrl.buffer.leases import Leases
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_group
+from asyncrl.data.token_extras.table import token_ids_of
 from asyncrl.errors import InputError, StaleError
 from asyncrl.types import ANSWER_IDS, MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
 
@@ -182,9 +183,8 @@ class Puts:
 
 def _check_vocabulary(t: Trajectory, vocab_size: int) -> None:
     """Raise `InputError` for a token of any kind that the model does not have; 0 knows none that it has not."""
-    states = t.next_states.token_ids if t.next_states is not None else ()
     named = {"token_ids": t.token_ids, f"info.{ANSWER_IDS}": np.asarray(t.info.get(ANSWER_IDS, ()), np.int64)}
-    named |= {f"next_states.token_ids[{number}]": ids for number, ids in enumerate(states)}
+    named |= token_ids_of(t.extras)
     for name, ids in named.items():
         if vocab_size and len(ids) and (highest := int(ids.max())) >= vocab_size:
             raise InputError(

@@ -36,7 +36,7 @@ EPOCH = "replica_epoch"
 """The fact that tells which writer a ledger or a copy is from: a replica service gives each one a higher number."""
 LONGEST_LOG_BYTES = 64 * 2**20
 LOG_HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24
-"""Of SQLite's log, see https://sqlite.org/fileformat2.html#the_write_ahead_log."""
+"""Sizes in SQLite's log, see https://sqlite.org/fileformat2.html#the_write_ahead_log."""
 
 
 class Place(Protocol):
@@ -44,7 +44,7 @@ class Place(Protocol):
     or `AsyncRLError` where it is not; repeated, it changes nothing more. One thread calls all but `write_body`."""
 
     epoch: int
-    """Of the writer, 0 where the place does not count them."""
+    """The writer's number, 0 where the place does not count them."""
 
     def __str__(self) -> str:
         """Where it is, for messages."""

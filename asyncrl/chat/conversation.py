@@ -35,7 +35,7 @@ class Conversation:
         """Names of the functions that it called, by the id of the call."""
         try:
             ids = renderer.opening(messages, tools)
-            builder.add_context(ids, state_of(messages), renderer.images(ids, messages))
+            builder.add_context(ids, state_of(messages), renderer.extras(ids, messages))
         except InputError as error:
             raise _environment(builder, error) from error
 
@@ -48,8 +48,8 @@ class Conversation:
         messages = _with_ids(messages, self._expected)
         try:
             ids = self.renderer.observation(messages, self.tools, self._names)
-            seen = self.renderer.images(ids, messages)
-            self.builder.add_context(ids, observation_id or state_of(messages), seen)
+            extras = self.renderer.extras(ids, messages)
+            self.builder.add_context(ids, observation_id or state_of(messages), extras)
         except InputError as error:
             raise self._failure(messages, error) from error
         self.messages += messages
@@ -107,7 +107,7 @@ class Conversations:
         """Who takes the next turn."""
         self.by_agent = {MAIN_AGENT: main}
         self._called: dict[str, tuple[str, int]] = {}
-        """Of each further agent: who called it, and in which of its turns, counted from 0."""
+        """Who called each further agent, and in which of its turns, counted from 0."""
         self.notes = notes
         self.next: dict[tuple[str, int], tuple[str, int]] = {}
         """By agent and turn, counted from 0: who moves next, and how many tokens it has read then."""

@@ -30,7 +30,7 @@ from asyncrl.env.protocol import tool_call_id
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.image_processor import ImageProcessor, expand_images, find_images, load_image_processor
 from asyncrl.images import without_images
-from asyncrl.types import Message, PlacedImage
+from asyncrl.types import IMAGES, Message, PlacedImage
 
 T = TypeVar("T")
 _USER = {"role": "user", "content": "?"}
@@ -42,12 +42,12 @@ _WRITTEN_IN_HISTORY = {"<|return|>": "<|end|>"}
 CACHE_BYTES = 64 * 2**20
 """Size of a renderer's cache, keys included."""
 REPEATED_TOKENS = 512
-"""Of texts and conversations up to this length it is remembered what they decode to, and how they compare with a fresh
-rendering: short ones come again, and a tokenizer's and a template's detours take longer than to find them."""
+"""Texts and conversations up to this length are remembered with what they decode to, and how they compare with a fresh
+rendering: short ones come again, and a tokenizer and a template take longer than a look-up."""
 REMEMBERED = 2**13
 """Most entries of each kind."""
 _ENTRY_BYTES = 256
-"""Of a cache entry in addition to its ids: the digest, two objects, the slots in the mapping."""
+"""What a cache entry takes besides its ids: the digest, two objects, the slots in the mapping."""
 
 
 class TemplateRefused(InputError):
@@ -181,6 +181,11 @@ class ChatRenderer:
         if not files or self.image_processor is None:
             return ()
         return find_images(self.image_processor, token_ids, files)
+
+    def extras(self, token_ids: np.ndarray, messages: list[Message]) -> dict[str, Any]:
+        """Return what some of the tokens of `messages` stand for, by the kind of extra. Raises `InputError`."""
+        images = self.images(token_ids, messages)
+        return {IMAGES: images} if images else {}
 
     def assistant(self, message: Message, tools: list[dict[str, Any]] | None = None) -> np.ndarray:
         """Return the ids a policy would sample to write `message`, stop token included. [L] int32.

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from asyncrl.data.token_extras.table import collectors
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.env.protocol import Step
-from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, engines_of
-from asyncrl.images import MAX_IMAGES, images_in, moved
 from asyncrl.types import (
     EXTRACTED,
     NOT_SAMPLED,
     FailureClass,
     Message,
-    PlacedImage,
     Status,
     Task,
     Trajectory,
@@ -50,18 +48,14 @@ class TrajectoryBuilder:
         self._logprobs: list[np.ndarray] = []
         self._versions: list[np.ndarray] = []
         self._turns: list[Turn] = []
-        self._routed: list[np.ndarray] = []
-        self.num_routed = 0
-        """How many tokens, from the first, the engine has reported the experts of."""
-        self._commitments: list[bytes] = []
+        self.collected = collectors()
+        """The extras of the tokens, by their kind."""
         self._engines: list[str] = []
-        """Of each turn."""
+        """The engine of each turn."""
         self._observation_id = ""
         self.components: dict[str, float] = {}
         self.extracted = ""
         self.success: bool | None = None
-        self.images: tuple[PlacedImage, ...] = ()
-        """What the agent has seen, by the places of its tokens."""
 
     @property
     def num_turns(self) -> int:
@@ -74,25 +68,24 @@ class TrajectoryBuilder:
         return self._ids[0] if self._ids else NO_TOKENS
 
     def add_context(
-        self, token_ids: np.ndarray, observation_id: str = "", images: Sequence[PlacedImage] = ()
+        self, token_ids: np.ndarray, observation_id: str = "", extras: Mapping[str, Any] | None = None
     ) -> None:
         """Append tokens that were not sampled; the next turn answers `observation_id`.
 
-        images: what some of the tokens stand for, counted from the first of them.
+        extras: of these tokens, by their kind.
         """
-        self._see(images)
+        start = self.num_tokens
         self._append(
             token_ids, np.zeros(len(token_ids), np.float32), np.full(len(token_ids), NOT_SAMPLED, np.int32)
         )
+        self._collect(extras or {}, start)
         self._observation_id = observation_id
 
     def add_turn(self, generated: Generated) -> None:
-        """Append a sampled turn, with the experts of the tokens from `num_routed` on where the engine reports them."""
+        """Append a sampled turn, with what the engine reports of it and of what it had read before."""
         start, observation_id = self.num_tokens, self._observation_id
         self._append(generated.token_ids, generated.logprobs, generated.versions)
-        if generated.routed_experts is not None:
-            self._add_experts(generated.routed_experts)
-        self._commitments += generated.commitments
+        self._collect(generated.extras, start)
         self._engines.append(generated.engine)
         self._turns.append(Turn(start, self.num_tokens, 0.0, observation_id))
         self.cached_tokens += generated.cached_tokens
@@ -112,7 +105,12 @@ class TrajectoryBuilder:
         self._ids = [self.token_ids()[: self.num_tokens]]
         self._logprobs = [np.concatenate(self._logprobs)[: self.num_tokens]]
         self._versions = [np.concatenate(self._versions)[: self.num_tokens]]
-        self.images = images_in(self.images, 0, self.num_tokens)
+        for collector in self.collected.values():
+            collector.drop(self.num_tokens)
+
+    def asked(self) -> dict[str, Any]:
+        """Return the fields of the next `GenerateRequest` that the extras need."""
+        return {name: value for one in self.collected.values() for name, value in one.asked().items()}
 
     def last_turn(self) -> np.ndarray:
         """Return the ids of the turn sampled last. [N] int32."""
@@ -169,31 +167,17 @@ class TrajectoryBuilder:
                 **(info or {}),
             },
             conversation=self._transcript(),
-            routed_experts=np.concatenate(self._routed) if self._routed else None,
-            images=self.images,
-            commitments=tuple(self._commitments),
             engines=engines_of(self._engines),
+            extras=self._extras(),
         )
 
-    def _add_experts(self, experts: np.ndarray) -> None:
-        """Append the experts [M,layers,K] of the tokens that the engine read and had not reported yet.
+    def _collect(self, extras: Mapping[str, Any], start: int) -> None:
+        for name, piece in extras.items():
+            self.collected[name].add(piece, start, self.num_tokens)
 
-        It never read the last token, nor will it where a turn is the last one.
-        """
-        expected = self.num_tokens - 1 - self.num_routed
-        if len(experts) != expected:
-            raise InfrastructureError(
-                f"the engine reported the experts of {len(experts)} tokens, where it had read {expected} new ones"
-            )
-        self._routed.append(experts)
-        self.num_routed += expected
-
-    def _see(self, images: Sequence[PlacedImage]) -> None:
-        known = {image.key: image.data for image in self.images}
-        one_copy = [replace(i, data=known.setdefault(i.key, i.data)) for i in images]
-        self.images += moved(one_copy, self.num_tokens)
-        if len(self.images) > MAX_IMAGES:
-            raise InputError(f"the conversation holds more than {MAX_IMAGES} images")
+    def _extras(self) -> dict[str, Any]:
+        found = {name: collector.value() for name, collector in self.collected.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _transcript(self) -> str:
         messages, turns = list(self.conversation), {}

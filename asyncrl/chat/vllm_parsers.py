@@ -26,7 +26,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.process_start import run_process
 
 CHECK_TIMEOUT_S = 300.0
-"""Of importing vLLM on a slow disk and loading a tokenizer."""
+"""How long importing vLLM on a slow disk and loading a tokenizer may take."""
 _REGISTERS = {
     "tool_format": ("tool_parsers", "_TOOL_PARSERS_TO_REGISTER"),
     "reasoning_format": ("reasoning", "_REASONING_PARSERS_TO_REGISTER"),

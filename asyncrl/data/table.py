@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from asyncrl.data.transcript import read_transcript
-from asyncrl.types import Group, Trajectory
+from asyncrl.types import IMAGES, NEXT_STATES, Group, Trajectory
 
 MESSAGE = pa.struct(
     [
@@ -250,16 +250,23 @@ def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
         **_next_states(t),
         **{name: t.timing.get(name) for name in TIMES},
         "info": json.dumps(t.info),
-        "images": [{"start": image.start, "end": image.end, "key": image.key} for image in t.images],
-        "image_files": [
-            {"key": key, "data": data} for key, data in {image.key: image.data for image in t.images}.items()
-        ],
+        **_images(t),
+    }
+
+
+def _images(t: Trajectory) -> dict[str, Any]:
+    """Return the columns with what the policy saw, each file once."""
+    images = t.extras.get(IMAGES, ())
+    files = {image.key: image.data for image in images}
+    return {
+        "images": [{"start": image.start, "end": image.end, "key": image.key} for image in images],
+        "image_files": [{"key": key, "data": data} for key, data in files.items()],
     }
 
 
 def _next_states(t: Trajectory) -> dict[str, Any]:
     """Return the columns with the states of the other side."""
-    states = t.next_states
+    states = t.extras.get(NEXT_STATES)
     if states is None:
         return dict.fromkeys(("next_conversation", "next_tokens", "next_token_ids"))
     return {

@@ -16,7 +16,7 @@ from asyncrl.images import image_key, is_image, read_image
 from asyncrl.types import Message
 
 MAX_CHARACTERS = 2**24
-"""Of one transcript."""
+"""Most characters of one transcript."""
 _TEXTS = ("tool_call_id", "name", "reasoning_content")
 
 

@@ -89,7 +89,7 @@ class AgentSettings:
     max_running: int = MAX_RUNNING
     """Agents at once."""
     max_trajectories: int = MAX_TRAJECTORIES
-    """Of one episode."""
+    """Trajectories of one episode at most."""
     response_format: Literal["ignore", "refuse"] = "ignore"
     """What becomes of calls that ask for JSON of a schema."""
     context_tokens: int = 0

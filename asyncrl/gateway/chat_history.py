@@ -27,7 +27,7 @@ MAX_MESSAGES = 8192
 TEXT_PARTS = ("text", "input_text", "output_text")
 IMAGE_PARTS = ("image_url", "input_image")
 TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
-"""Of JSON schema."""
+"""The types of JSON schema."""
 SHOWN_TO = ("user", "tool")
 """Roles whose messages may hold images."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MAX_OUTPUT_BYTES = 1 << 20
-"""Of standard output and of standard error; output beyond that is dropped, oldest first."""
+"""What is kept of standard output and of standard error each; the oldest beyond that is dropped."""
 EXIT_POLL_S = 0.1
 DRAIN_S = 2.0
 """How long outputs are read once everything that could write to them has been killed."""

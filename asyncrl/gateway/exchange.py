@@ -28,7 +28,7 @@ class ApiRequest:
     sampling: Sampling
     history: ChatHistory | None = None
     prompts: tuple[str | list[int], ...] = ()
-    """Of a plain completion, where there is no conversation; several only where no episode is recorded."""
+    """What a plain completion continues, where there is no conversation; several only where no episode is recorded."""
     stream: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
     """Seconds since 1970."""

@@ -11,7 +11,7 @@ import numpy as np
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, images, path
 from asyncrl.generation import engines_of
-from asyncrl.types import NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
+from asyncrl.types import IMAGES, NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Verdict:
     failure: FailureClass | None = None
     error: str = ""
     reward: float = 0.0
-    """Of the whole episode; rewards and components of single calls come on top."""
+    """Reward of the whole episode; rewards and components of single calls come on top."""
     components: dict[str, float] = field(default_factory=dict)
     success: bool | None = None
 
 
 MAX_TRAJECTORIES = 64
-"""Of an episode: an agent that compacts its context again and again starts a conversation each time."""
+"""Trajectories of one episode: an agent that compacts its context again and again starts a conversation each time."""
 
 
 def main_first(
@@ -203,7 +203,7 @@ def _trajectory(
         status=verdict.status,
         components=components,
         conversation=_transcript(calls, owned),
-        images=images(calls),
+        extras={IMAGES: shown} if (shown := images(calls)) else {},
         success=verdict.success,
         failure=verdict.failure,
         error=verdict.error[:2000],

@@ -68,7 +68,7 @@ class Sampling:
     program: str = ""
     """Program and version that asks."""
     id_prefix: str = ""
-    """Of the answer's id, as the API format has it."""
+    """How the answer's id begins in this API format."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template that the client gave."""
     ttl_s: float | None = None

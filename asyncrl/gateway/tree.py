@@ -32,7 +32,7 @@ class Call:
     agent: str = ""
     """Name of the sub-agent that asked, for multi-agent advantages."""
     caller: Call | None = None
-    """Of a root, the call whose turn started this conversation, where that is known."""
+    """The call whose turn started this conversation: of roots alone, where it is known."""
     text_end: str | None = None
     """Prompt and completion of a plain text call."""
     reward: float = 0.0

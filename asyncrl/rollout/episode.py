@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from asyncrl.chat.conversation import Conversation, Conversations
@@ -15,6 +15,7 @@ from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
 from asyncrl.chat.tool_calls import TurnParser
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.config import Config
+from asyncrl.data.token_extras.asked import asked_of
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.generation import GenerateRequest, Generator
@@ -51,8 +52,8 @@ class EpisodeSettings:
     """Run seed for repeatable sampling; None lets the engine draw."""
     step_timeout_s: float = 30.0
     env_config: dict[str, Any] | None = None
-    commit: bool = False
-    """Have engines commit to the hidden states of what they sample (`train.commitments`)."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """Fields of every `GenerateRequest` with which a run asks for more than tokens."""
     check_history: bool = False
     """Compare the tokens with fresh renderings of the conversation; note whether they agree and where they fork."""
 
@@ -66,7 +67,7 @@ def episode_settings(config: Config, temperature: float, seed: int | None) -> Ep
         seed=seed,
         step_timeout_s=config.env.step_timeout_s,
         env_config=config.env.config,
-        commit=config.train.commitments,
+        asked=asked_of(config),
         check_history=True,
     )
 
@@ -189,9 +190,8 @@ class ChatPlayer:
             min_version=request.min_version,
             agent=conversations.agent,
             order=request.order,
-            routed_from=builder.num_routed,
-            commit=self.settings.commit,
-            images=builder.images,
+            **self.settings.asked,
+            **builder.asked(),
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
             generated = await (request.generator or self.generator).generate(asked)

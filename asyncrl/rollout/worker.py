@@ -38,7 +38,7 @@ log = logging.getLogger("asyncrl.rollout")
 END_TIMEOUT_S = 5.0
 """How long the end of a lease waits for a buffer that does not answer."""
 POLL_SPREAD = (0.5, 1.5)
-"""Of `poll_s`: the shortest and the longest time that one call for a lease waits."""
+"""The shortest and the longest time that one call for a lease waits, as multiples of `poll_s`."""
 LIMIT_POLL_S = 0.25
 """How often a slot above the limit checks it again."""
 ASK_AGAIN_S = 3.0
@@ -250,7 +250,7 @@ class RolloutLoop:
         """Put the group. The call is repeated through outages, since a put of the same lease counts once.
 
         A group that the buffer refuses, for example as too large, is lost, but the worker continues: the lease ends at
-        once with the reason, and the task is played again or set aside.
+        once with the reason, and the task is played again or fails for good.
         """
         deadline = now_s() + self.lease_s
         while True:

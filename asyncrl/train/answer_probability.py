@@ -19,7 +19,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.images import images_in
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch, row_to_score
-from asyncrl.types import ANSWER_IDS, Trajectory, Turn
+from asyncrl.types import ANSWER_IDS, IMAGES, Trajectory, Turn
 
 
 def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
@@ -44,7 +44,9 @@ def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
 def _probe(t: Trajectory, turn: Turn, answer: list[int]) -> Trajectory:
     ids = np.concatenate([t.token_ids[: turn.start], np.asarray(answer, np.int32)])
     mask = np.arange(len(ids)) >= turn.start
-    return row_to_score(ids, mask, t.task_id, t.episode_index, images=images_in(t.images, 0, turn.start))
+    return row_to_score(
+        ids, mask, t.task_id, t.episode_index, images=images_in(t.extras.get(IMAGES, ()), 0, turn.start)
+    )
 
 
 def probabilities(batch: StepBatch, places: list[tuple[int, int]], logp: Ragged) -> Tensor:

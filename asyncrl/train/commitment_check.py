@@ -14,6 +14,7 @@ import numpy as np
 
 from asyncrl.algo.commitments import Difference, difference, tokens_of
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.types import COMMITMENTS
 
 States = dict[int, np.ndarray]
 """By row, the states [S,H] float32 before its sampled tokens; NaN where they were not computed."""
@@ -46,10 +47,10 @@ def examine(batch: StepBatch, states: States) -> list[tuple[str, int, int, float
     missing: dict[int, int] = {}
     for row in batch.fresh_rows:
         group, t = int(batch.group[row]), batch.trajectories[row]
-        if not t.commitments:
+        if COMMITMENTS not in t.extras:
             missing[group] = missing.get(group, 0) + 1
         elif row in states:
-            checked.setdefault(group, []).extend(differences(t.commitments, states[row]))
+            checked.setdefault(group, []).extend(differences(t.extras[COMMITMENTS], states[row]))
     found: list[tuple[str, int, int, float, float, float]] = []
     for group in sorted(checked.keys() | missing.keys()):
         of_group = checked.get(group, [])

@@ -16,7 +16,7 @@ from asyncrl.errors import InputError, StaleError
 from asyncrl.train.answer_probability import probe_batch
 from asyncrl.train.router_replay import RouterReplay
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows, to_advantage_batch
-from asyncrl.types import GREEDY_REWARD, Group
+from asyncrl.types import EXPERTS, GREEDY_REWARD, Group
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Examiner:
         for t in batch.trajectories:
             if self.replay is not None:
                 self.replay.check(t)
-            elif t.routed_experts is not None:
+            elif EXPERTS in t.extras:
                 raise InputError(f"episode {t.episode_index} has experts, and this run records none")
             if "greedy" in self.needs and GREEDY_REWARD not in t.info:
                 raise InputError(f"episode {t.episode_index} lacks the reward of a greedy one")

@@ -35,7 +35,7 @@ from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import Rows, StepBatch, row_to_score
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.types import Trajectory
+from asyncrl.types import NEXT_STATES, Trajectory
 
 log = logging.getLogger("asyncrl.train")
 
@@ -176,7 +176,7 @@ class MinimaxReward:
         return Rewarded(rewarded, [[turn.reward for turn in t.turns] for t in rows], metrics)
 
     def _rewarded(self, row: int, t: Trajectory, values: dict[Place, float]) -> Trajectory:
-        after = t.next_states.after if t.next_states is not None else (None,) * len(t.turns)
+        after = t.extras[NEXT_STATES].after if NEXT_STATES in t.extras else (None,) * len(t.turns)
         found = minimax_rewards(
             [turn.reward for turn in t.turns],
             [None if place is None else values[row, *place] for place in after],
@@ -234,10 +234,12 @@ def states_of(batch: StepBatch) -> tuple[list[Trajectory], list[list[Place]]]:
     rows: list[Trajectory] = []
     names: list[list[Place]] = []
     for row, t in enumerate(batch.trajectories):
-        if t.next_states is None:
+        if NEXT_STATES not in t.extras:
             continue
-        for number, ids in enumerate(t.next_states.token_ids):
-            sizes = sorted({place[1] for place in t.next_states.after if place and place[0] == number})
+        for number, ids in enumerate(t.extras[NEXT_STATES].token_ids):
+            sizes = sorted(
+                {place[1] for place in t.extras[NEXT_STATES].after if place and place[0] == number}
+            )
             if sizes:
                 rows.append(_valued(t, ids[: sizes[-1]], sizes))
                 names.append([(row, number, size) for size in sizes])

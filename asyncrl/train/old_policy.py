@@ -21,6 +21,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.old_policy_model import Row
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.types import IMAGES
 from asyncrl.weights.files import read_weights, remove_older, weights_path, write_weights
 
 
@@ -67,7 +68,7 @@ class OldPolicies:
         """
         found = Ragged.full(np.zeros_like(batch.counts))
         if engine.rank == 0:
-            if any(t.images for t in batch.trajectories):
+            if any(IMAGES in t.extras for t in batch.trajectories):
                 raise ConfigError("train.old_policy: must be 'trainer' where trajectories have images")
             rows = [Row(t.token_ids, t.loss_mask, t.versions) for t in batch.trajectories]
             scored = [values[row.mask] for values, row in zip(self.service.score(rows), rows, strict=True)]

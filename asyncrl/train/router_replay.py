@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.errors import ConfigError
-from asyncrl.types import Trajectory
+from asyncrl.types import EXPERTS, Trajectory
 
 KEYWORD = "replayed_experts"
 """The argument [B,T,layers,K] by which the trunk hands its layers the experts of their tokens."""
@@ -92,7 +92,7 @@ class RouterReplay:
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise `ConfigError` unless the experts of every token that a sampled one follows are recorded."""
-        experts = trajectory.routed_experts
+        experts = trajectory.extras.get(EXPERTS)
         episode = f"train.router_replay: task {trajectory.task_id} episode {trajectory.episode_index}"
         last = int(np.flatnonzero(trajectory.loss_mask)[-1])
         if experts is None or len(experts) < last:

@@ -23,7 +23,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
 from asyncrl.train.step_batch import StepBatch, row_to_score
-from asyncrl.types import Trajectory
+from asyncrl.types import IMAGES, Trajectory
 from asyncrl.weights.sampled import Sequence
 
 
@@ -82,7 +82,7 @@ class ScoredVersions:
             return self._found[1]
         found = Ragged.full(batch.counts, torch.nan)
         for index, t in enumerate(batch.trajectories):
-            if t.images:
+            if IMAGES in t.extras:
                 raise ConfigError(
                     "train.old_policy: must be 'trainer' where trajectories have images, got 'interrupt'"
                 )

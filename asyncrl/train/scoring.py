@@ -20,7 +20,7 @@ from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.http_clients import client
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
-from asyncrl.types import Trajectory
+from asyncrl.types import IMAGES, Trajectory
 
 CONNECTIONS = 16
 ATTEMPTS = 3
@@ -52,7 +52,7 @@ class EngineScorer:
         self._client.close()
 
     def _one(self, trajectory: Trajectory) -> np.ndarray:
-        if trajectory.images:
+        if IMAGES in trajectory.extras:
             raise ConfigError(
                 f"{self._client.base_url}: a server is not sent images; give reference or teacher by its folder"
             )

@@ -26,7 +26,7 @@ from asyncrl.train.router_replay import replaying
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows
 from asyncrl.train.token_scores import TeacherStates
-from asyncrl.types import NOT_SAMPLED, Trajectory
+from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SelfTeacher:
             return Shown(share_batch(engine, None), engine.on_first(list))
         chosen, too_long = choose_successes(batch, self.max_tokens)
         rows = tuple(
-            _after(batch.trajectories[chosen[row]], t) if row in chosen else replace(t, routed_experts=None)
+            _after(batch.trajectories[chosen[row]], t) if row in chosen else t.without(EXPERTS)
             for row, t in enumerate(batch.trajectories)
         )
         shown = share_batch(engine, StepBatch(rows, batch.group, batch.step))
@@ -121,19 +121,18 @@ def _end(t: Trajectory) -> int:
 
 def _after(success: Trajectory, t: Trajectory) -> Trajectory:
     """Return a row after what its teacher is shown, of which nothing is trained."""
-    if success.images or t.images:
+    if IMAGES in success.extras or IMAGES in t.extras:
         raise ConfigError(
             "teacher.path: 'self' is not for rows with images, whose places in a row would move"
         )
     read = success.token_ids[: _end(success)]
     return replace(
-        t,
+        t.without(EXPERTS),
         token_ids=np.concatenate([read, t.token_ids]),
         loss_mask=np.concatenate([np.zeros(len(read), bool), t.loss_mask]),
         behavior_logprobs=np.concatenate([np.zeros(len(read), np.float32), t.behavior_logprobs]),
         versions=np.concatenate([np.full(len(read), NOT_SAMPLED, np.int32), t.versions]),
         turns=(),
-        routed_experts=None,
     )
 
 

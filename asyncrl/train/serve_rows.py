@@ -21,6 +21,7 @@ from torch import Tensor
 
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
 from asyncrl.data.micro_batches import Packing, plan_micro_batches
+from asyncrl.data.token_extras.table import read_by_models
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import Outline, StepBatch
@@ -154,6 +155,5 @@ def rows_of(plan: Sequence[Sequence[int]]) -> list[int]:
 def _stripped(batch: StepBatch, row: int) -> Trajectory:
     """Return a row without what no model reads: what people read is larger than its tokens."""
     whole = batch.trajectories[row]
-    return replace(
-        whole, conversation="", info={}, timing={}, error="", commitments=(), engines=(), next_states=None
-    )
+    extras = read_by_models(whole.extras)
+    return replace(whole, conversation="", info={}, timing={}, error="", engines=(), extras=extras)

@@ -19,7 +19,7 @@ from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
 from asyncrl.train.router_replay import OWN_CHOICE
 from asyncrl.train.vision import Placed
-from asyncrl.types import GREEDY_REWARD, NOT_SAMPLED, Group, PlacedImage, Status, Trajectory
+from asyncrl.types import EXPERTS, GREEDY_REWARD, IMAGES, NOT_SAMPLED, Group, PlacedImage, Status, Trajectory
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def row_to_score(
         turns=(),
         reward=0.0,
         status=Status.FINISHED,
-        images=images,
+        extras={IMAGES: images} if images else {},
     )
 
 
@@ -264,13 +264,13 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
         torch.from_numpy(versions),
         torch.from_numpy(turn_ids),
         _pad_experts(chosen, width),
-        [t.images for t in chosen],
+        [t.extras.get(IMAGES, ()) for t in chosen],
     )
 
 
 def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
     """Return the experts [B,width,layers,K] of the tokens of rows, None where none of them has any."""
-    known = {i: t.routed_experts for i, t in enumerate(rows) if t.routed_experts is not None}
+    known = {i: t.extras[EXPERTS] for i, t in enumerate(rows) if EXPERTS in t.extras}
     if not known:
         return None
     shape = next(iter(known.values())).shape[1:]
@@ -283,9 +283,9 @@ def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
 def _tree_keys(t: Trajectory) -> np.ndarray:
     """Return what must agree where rows share a token [L] or [L,C], up to the last sampled one."""
     end = int(np.flatnonzero(t.loss_mask)[-1]) + 1 if t.num_sampled else 1
-    if t.routed_experts is None:
+    if EXPERTS not in t.extras:
         return np.ascontiguousarray(t.token_ids[:end])
-    experts = t.routed_experts.reshape(len(t.routed_experts), -1).astype(np.int32)
+    experts = t.extras[EXPERTS].reshape(len(t.extras[EXPERTS]), -1).astype(np.int32)
     keys = np.full((end, 1 + experts.shape[1]), OWN_CHOICE, np.int32)
     keys[:, 0] = t.token_ids[:end]
     keys[: len(experts), 1:] = experts[:end]

@@ -52,7 +52,7 @@ class BufferClient:
         self.awaited: tuple[str, ...] = ()
         """Unfinished groups that the latest `take` waited for."""
         self._folder: str | None = None
-        """Of large groups, see `_shared_folder`; None before it was looked for."""
+        """The folder of large groups, see `_shared_folder`; None before it was looked for."""
 
     async def close(self) -> None:
         await self._http.close()

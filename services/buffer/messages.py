@@ -192,7 +192,7 @@ class _Arriving:
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         self._chunks = chunks
         self._left = memoryview(b"")
-        """Of the chunk that was read last."""
+        """What is left of the chunk that was read last."""
 
     async def exactly(self, size: int) -> bytes:
         """Return the next `size` bytes. Raises `InputError` when the body ends before."""

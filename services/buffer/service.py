@@ -40,8 +40,9 @@ from asyncrl.buffer.ledger import (
 from asyncrl.buffer.replica import FolderPlace
 from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
-from asyncrl.data.codec import check_images, decode_group, lease_to_map, pack, task_from_map
+from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map
 from asyncrl.data.memory import return_freed_memory
+from asyncrl.data.token_extras.table import check_files, hold_files
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.hook_routes import HOOK_ROLES, add_hook_routes
@@ -134,7 +135,7 @@ class BufferService:
         """Groups of each worker that were refused."""
         self.threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="buffer-files")
         self.room = asyncio.Semaphore(PUTS_AT_ONCE)
-        """Of the puts whose bodies are in memory. Others wait in their connections."""
+        """Room for puts whose bodies are in memory. Others wait in their connections."""
 
     def counts(self) -> dict[str, Any]:
         """Return the ledger's counts, and how many calls wait for a lease, for a batch and for groups of one."""
@@ -179,9 +180,9 @@ class BufferService:
 
     async def _checked(self, request: Request, finished: Finished) -> Finished:
         try:
-            if any(t.images for t in finished.group.trajectories):
+            if hold_files(finished.group):
                 # The trainer decodes them, too, and has nobody left to refuse them to.
-                await asyncio.get_running_loop().run_in_executor(self.threads, check_images, finished.group)
+                await asyncio.get_running_loop().run_in_executor(self.threads, check_files, finished.group)
             self.check_holder(request, finished.group.id)
         except Exception:
             self._discard(finished)

@@ -19,6 +19,7 @@ import msgpack
 import numpy as np
 
 from asyncrl.credentials import authorization, bearer
+from asyncrl.data.token_extras.table import reported_extras
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.http_checks import LEAST_BYTES_PER_S
@@ -316,17 +317,9 @@ def decode_generated(message: dict[str, Any], engine: str = "") -> Generated:
         cached_tokens=message["cached_tokens"],
         top_logprobs=_likeliest(message.get("top_logprobs", ())),
         prompt_logprobs=_likeliest(message.get("prompt_logprobs", ())),
-        routed_experts=_routed_experts(message.get("routed_experts")),
-        commitments=tuple(message.get("commitments", ())),
+        extras=reported_extras(message),
         engine=engine,
     )
-
-
-def _routed_experts(raw: dict[str, Any] | None) -> np.ndarray | None:
-    """Read an array of experts [M,layers,K]."""
-    if raw is None:
-        return None
-    return np.frombuffer(raw["data"], raw["dtype"]).reshape(raw["shape"])
 
 
 def _likeliest(raw: Sequence[Sequence[Sequence[Any]]]) -> tuple[dict[int, float], ...]:

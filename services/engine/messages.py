@@ -14,7 +14,8 @@ import msgpack
 import numpy as np
 
 from asyncrl.algo.commitments import tokens_of
-from asyncrl.data.codec import LOGPROB_TOLERANCE, MAX_ROUTES
+from asyncrl.data.codec import LOGPROB_TOLERANCE
+from asyncrl.data.token_extras.experts import MAX_ROUTES
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
 from asyncrl.http_checks import check_msgpack

@@ -43,7 +43,7 @@ from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.http.app import RequestGuard, create_app, serve
-from asyncrl.types import Trajectory
+from asyncrl.types import IMAGES, Trajectory
 
 MAX_BODY_BYTES = 32 * 2**20
 PACKED = "application/msgpack"
@@ -149,8 +149,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     plain = trajectory_to_map(trajectory)
     for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
         plain[name] = getattr(trajectory, name).tolist()
-    if trajectory.images:
-        plain["image_files"] = {image.key: data_uri(image.data) for image in trajectory.images}
+    if IMAGES in trajectory.extras:
+        plain["image_files"] = {image.key: data_uri(image.data) for image in trajectory.extras[IMAGES]}
     return plain
 
 

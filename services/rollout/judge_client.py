@@ -32,7 +32,7 @@ ATTEMPTS = 3
 TIMEOUT_S = 60.0
 MAX_IN_FLIGHT = 32
 MAX_TOKENS = 512
-"""Of a chat judge's reply."""
+"""Tokens of a chat judge's reply at most."""
 SCALE = 10.0
 """The highest number of a chat judge, by which it is divided; the lowest is 0."""
 FIRST_PAUSE_S = 0.5

@@ -104,7 +104,7 @@ class RolloutService:
         self._credentials = credentials
         self._vocab_size = vocab_size(model)
         self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
-        """Of the engines and environments that each policy's job names."""
+        """Where the engines and environments are that each policy's job names; "" is the main policy."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.

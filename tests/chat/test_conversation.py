@@ -99,7 +99,7 @@ def make_player(renderer, judging=None, **options):
 def test_the_sides_of_a_game_are_the_main_agent_and_all_further_ones(renderer):
     main, first, second = play(make_player(renderer), notes=(note_next_states,))
     (mains, places), (firsts, after_first), (seconds, after_second) = (
-        (t.next_states.token_ids, t.next_states.after) for t in (main, first, second)
+        (t.extras["next_states"].token_ids, t.extras["next_states"].after) for t in (main, first, second)
     )
     # The main agent's first turn calls a helper, its second one ends the episode.
     assert places == ((0, first.turns[0].start), None)

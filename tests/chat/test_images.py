@@ -89,13 +89,15 @@ def test_an_episode_keeps_what_was_seen_where_it_was_seen(looking):
         talk.append_observation([shown("where", picture(number, 48, 48))], "")
     trajectory = builder.finish(Status.FINISHED)
     ids, token = trajectory.token_ids, looking.image_processor.image_token_id
-    assert [i.end - i.start for i in trajectory.images] == [4, 9, 9]
-    assert all((ids[i.start : i.end] == token).all() for i in trajectory.images)
-    assert not any(trajectory.loss_mask[i.start : i.end].any() for i in trajectory.images)
+    assert [i.end - i.start for i in trajectory.extras["images"]] == [4, 9, 9]
+    assert all((ids[i.start : i.end] == token).all() for i in trajectory.extras["images"])
+    assert not any(trajectory.loss_mask[i.start : i.end].any() for i in trajectory.extras["images"])
     assert (ids == token).sum() == 4 + 9 + 9 + 2
     states = {turn.observation_id for turn in trajectory.turns}
     assert len(states) == 2, "another picture is another state"
     first, *_ = read_transcript(trajectory.conversation, [0.0, 0.0])
-    assert first["content"] == f"look\n[image {trajectory.images[0].key}]"
+    assert first["content"] == f"look\n[image {trajectory.extras['images'][0].key}]"
     talk.drop_observation()
-    assert [i.end - i.start for i in builder.images] == [4, 9], "an observation that is not read is not kept"
+    assert [i.end - i.start for i in builder.asked()["images"]] == [4, 9], (
+        "an observation that is not read is not kept"
+    )

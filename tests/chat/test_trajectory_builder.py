@@ -18,7 +18,7 @@ def answer(num_tokens, experts):
         np.zeros(num_tokens, np.float32),
         np.zeros(num_tokens, np.int32),
         "stop",
-        routed_experts=experts,
+        extras={} if experts is None else {"routed_experts": experts},
     )
 
 
@@ -30,17 +30,17 @@ def numbered(start, end):
 def test_each_turn_adds_the_experts_of_what_was_read_since_the_last_one():
     builder = TrajectoryBuilder(Task("t", "e"), 0)
     builder.add_context(np.arange(5, dtype=np.int32))
-    assert builder.num_routed == 0
+    assert builder.asked()["routed_from"] == 0
     builder.add_turn(answer(3, numbered(0, 7)))
     # The last token was sampled and not yet read.
-    assert builder.num_routed == 7
+    assert builder.asked()["routed_from"] == 7
     builder.add_context(np.arange(4, dtype=np.int32))
     builder.add_turn(answer(2, numbered(7, 13)))
     builder.add_context(np.arange(4, dtype=np.int32))
     builder.drop_context()
     finished = builder.finish(Status.FINISHED)
     assert finished.num_tokens == 14
-    assert finished.routed_experts[:, 1, 0].tolist() == list(range(13))
+    assert finished.extras["routed_experts"][:, 1, 0].tolist() == list(range(13))
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_an_engines_answer_holds_them_in_their_shape():
         "token_ids": b"", "logprobs": b"", "spans": [], "finish_reason": "stop", "cached_tokens": 0,
         "routed_experts": {"dtype": "<u2", "shape": [4, 2, 1], "data": experts.tobytes()},
     }  # fmt: skip
-    np.testing.assert_array_equal(decode_generated(message).routed_experts, experts)
-    assert decode_generated(message | {"routed_experts": None}).routed_experts is None
+    np.testing.assert_array_equal(decode_generated(message).extras["routed_experts"], experts)
+    assert decode_generated(message | {"routed_experts": None}).extras == {}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.data import codec
+from asyncrl.data.token_extras.table import check_files, hold_files
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
 from asyncrl.images import image_key
@@ -45,7 +46,7 @@ def make_trajectory(episode_index=0, **changes):
         "success": True,
         "timing": {"wall_s": 1.5},
         "info": {"agent": "a", "cached_tokens": 3},
-        "routed_experts": np.arange(12, dtype=np.uint16).reshape(3, 2, 2) + 300,
+        "extras": {"routed_experts": np.arange(12, dtype=np.uint16).reshape(3, 2, 2) + 300},
         "conversation": '[{"role":"user","content":"6 \N{MULTIPLICATION SIGN} 8?"}]',
     } | changes
     return Trajectory(**fields)
@@ -56,13 +57,15 @@ def make_group(*trajectories):
 
 
 def assert_same_trajectory(left, right):
-    for field in dataclasses.fields(Trajectory):
-        a, b = getattr(left, field.name), getattr(right, field.name)
+    assert left.extras.keys() == right.extras.keys()
+    pairs = [(name, left.extras[name], right.extras[name]) for name in left.extras]
+    names = [field.name for field in dataclasses.fields(Trajectory) if field.name != "extras"]
+    for name, a, b in [*pairs, *((name, getattr(left, name), getattr(right, name)) for name in names)]:
         if isinstance(a, np.ndarray):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
         else:
-            assert a == b, field.name
+            assert a == b, name
 
 
 def raw_group():
@@ -86,8 +89,8 @@ THREE_TURNS = (Turn(1, 2), Turn(2, 3), Turn(3, 3))
 
 
 def test_the_states_of_the_other_side_come_back_and_cost_nothing_where_there_are_none():
-    sent = make_trajectory(turns=THREE_TURNS, next_states=STATES)
-    found = codec.decode_trajectory(codec.encode_trajectory(sent)).next_states
+    sent = make_trajectory(turns=THREE_TURNS, extras={"next_states": STATES})
+    found = codec.decode_trajectory(codec.encode_trajectory(sent)).extras["next_states"]
     assert found.after == STATES.after
     assert [(ids.dtype, ids.tolist()) for ids in found.token_ids] == [(np.int32, [1, 2, 3]), (np.int32, [4])]
     assert "next_states" not in codec.trajectory_to_map(make_trajectory())
@@ -107,7 +110,7 @@ def test_the_states_of_the_other_side_come_back_and_cost_nothing_where_there_are
     ],
 )  # fmt: skip
 def test_states_that_are_not_exactly_right_are_refused(change, message):
-    raw = codec.trajectory_to_map(make_trajectory(turns=THREE_TURNS, next_states=STATES))
+    raw = codec.trajectory_to_map(make_trajectory(turns=THREE_TURNS, extras={"next_states": STATES}))
     raw["next_states"] |= change
     with pytest.raises(InputError, match=message):
         codec.trajectory_from_map(raw)
@@ -119,7 +122,7 @@ def test_a_failed_episode_without_tokens_comes_back():
         "loss_mask": np.zeros(0, bool),
         "behavior_logprobs": np.zeros(0, np.float32),
         "versions": np.zeros(0, np.int32),
-        "routed_experts": None,
+        "extras": {},
     }
     failed = make_trajectory(
         turns=(),
@@ -133,7 +136,8 @@ def test_a_failed_episode_without_tokens_comes_back():
 
 
 def test_tasks_and_leases_come_back():
-    lease = Lease("3-1-ab", TASK, 2, 4, 8, 1, 59.5, 7, max_turns=5, examples=("[]", "[{}]"))
+    extras = {"examples": ["[]", "[{}]"], "of_nobody": {"depth": 1}}
+    lease = Lease("3-1-ab", TASK, 2, 4, 8, 1, 59.5, 7, max_turns=5, extras=extras)
     assert codec.lease_from_map(codec.unpack(codec.pack(codec.lease_to_map(lease)))) == lease
     assert codec.decode_task(codec.encode_task(TASK)) == TASK
 
@@ -253,10 +257,10 @@ def test_a_group_of_before_conversations_were_kept_is_read():
 def test_an_episode_without_experts_is_read_and_arrays_that_are_none_are_refused():
     raw = raw_group()
     del raw["trajectories"][0]["routed_experts"]
-    assert codec.group_from_map(raw).trajectories[0].routed_experts is None
+    assert codec.group_from_map(raw).trajectories[0].extras == {}
     for wrong in (np.zeros((3, 4), np.uint8), np.zeros((3, 2, 2), np.int64)):
         with pytest.raises(InputError, match=r"routed_experts must be \[R,layers,K\] of uint8 or uint16"):
-            codec.encode_trajectory(make_trajectory(routed_experts=wrong))
+            codec.encode_trajectory(make_trajectory(extras={"routed_experts": wrong}))
 
 
 TWO_TURNS = (Turn(1, 2), Turn(2, 3))
@@ -348,13 +352,15 @@ IMAGES = (seen(0, 1, 0), seen(3, 4, 0))
 
 
 def test_images_keep_their_places_and_travel_once_each():
-    trajectory = make_trajectory(images=IMAGES)
+    trajectory = make_trajectory(extras={"images": IMAGES})
     body = codec.encode_trajectory(trajectory)
     assert body.count(IMAGES[0].data) == 1
     decoded = codec.decode_trajectory(body)
     assert_same_trajectory(decoded, trajectory)
-    assert decoded.images[0].data is decoded.images[1].data
-    codec.check_images(make_group(decoded))
+    assert decoded.extras["images"][0].data is decoded.extras["images"][1].data
+    assert hold_files(make_group(decoded))
+    assert not hold_files(make_group())
+    check_files(make_group(decoded))
     assert "images" not in codec.trajectory_to_map(make_trajectory()), "text costs nothing"
 
 
@@ -370,20 +376,20 @@ def test_images_keep_their_places_and_travel_once_each():
     ],
 )
 def test_images_that_are_out_of_place_or_no_images_are_refused(images, says):
-    raw = codec.trajectory_to_map(make_trajectory(images=tuple(images)))
+    raw = codec.trajectory_to_map(make_trajectory(extras={"images": tuple(images)}))
     with pytest.raises(InputError, match=says):
         codec.trajectory_from_map(raw)
 
 
 def test_a_file_without_a_place_and_one_that_breaks_off_are_refused():
-    raw = codec.trajectory_to_map(make_trajectory(images=IMAGES))
+    raw = codec.trajectory_to_map(make_trajectory(extras={"images": IMAGES}))
     more = picture_bytes(1)
     with pytest.raises(InputError, match="without a place"):
         codec.trajectory_from_map(raw | {"image_files": raw["image_files"] | {image_key(more): more}})
     cut = more[: len(more) // 2]
-    broken = make_trajectory(images=(PlacedImage(0, 1, image_key(cut), cut),))
+    broken = make_trajectory(extras={"images": (PlacedImage(0, 1, image_key(cut), cut),)})
     with pytest.raises(InputError, match="cannot be decoded"):
-        codec.check_images(codec.decode_group(codec.encode_group(make_group(broken))))
+        check_files(codec.decode_group(codec.encode_group(make_group(broken))))
 
 
 def test_byte_strings_are_listed_without_copies():

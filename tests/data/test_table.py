@@ -178,7 +178,9 @@ def test_a_write_that_fails_is_raised_by_every_later_call(tmp_path):
 def test_an_exploiters_states_and_what_it_trained_on_stand_beside_the_games_rewards(tmp_path):
     one = group("t", [0.0, 1.0])
     ids = (np.array([1, 2, 3], np.int32), np.array([4], np.int32))
-    noted = dataclasses.replace(one.trajectories[0], next_states=NextStates(ids, ((0, 3), (1, 1))))
+    noted = dataclasses.replace(
+        one.trajectories[0], extras={"next_states": NextStates(ids, ((0, 3), (1, 1)))}
+    )
     one = dataclasses.replace(one, trajectories=(noted, one.trajectories[1]))
     values = TokenValues([noted], {}, [[-0.5, 0.25]])
     first, other = pq.read_table(TrajectoryTable(tmp_path).write(1, [one], values)).to_pylist()

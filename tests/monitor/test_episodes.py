@@ -135,7 +135,7 @@ def test_the_images_of_a_trajectory_come_with_it_once_each(tmp_path):
     key = image_key(data)
     places = (PlacedImage(0, 1, key, data), PlacedImage(1, 2, key, data))
     played = group("t0", [0.0, 1.0])
-    seen = dataclasses.replace(played.trajectories[0], images=places)
+    seen = dataclasses.replace(played.trajectories[0], extras={"images": places})
     shown = dataclasses.replace(played, trajectories=(seen, played.trajectories[1]))
     TrajectoryTable(tmp_path / "trajectories").write(1, [shown])
     table = EpisodeTable(tmp_path)

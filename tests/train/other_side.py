@@ -55,7 +55,7 @@ def against(t: Trajectory, other: Trajectory) -> Trajectory:
     """Return a trajectory after whose turns, but for the last, the other side takes its turns."""
     starts = [turn.start for turn in other.turns][: len(t.turns) - 1]
     after = (*((0, start) for start in starts), *[None] * (len(t.turns) - len(starts)))
-    return dataclasses.replace(t, next_states=NextStates((other.token_ids[: starts[-1]],), after))
+    return dataclasses.replace(t, extras={"next_states": NextStates((other.token_ids[: starts[-1]],), after)})
 
 
 def others_of(groups: Sequence[Group]) -> list[Trajectory]:
@@ -104,7 +104,7 @@ def paid_by_hand(groups: Sequence[Group], rewards: Sequence[Sequence[float]]) ->
     def paid(t: Trajectory) -> Trajectory:
         found = next(given)
         turns = [dataclasses.replace(turn, reward=r) for turn, r in zip(t.turns, found, strict=True)]
-        return dataclasses.replace(t, turns=tuple(turns), reward=sum(found), next_states=None)
+        return dataclasses.replace(t, turns=tuple(turns), reward=sum(found), extras={})
 
     return [dataclasses.replace(g, trajectories=tuple(map(paid, g.trajectories))) for g in groups]
 

@@ -32,7 +32,7 @@ def committed(engine, played, token_ids=lambda t: t.token_ids):
         hidden = engine.engine.module.model.base_model(read).last_hidden_state[0].float().numpy()
         states = hidden[np.flatnonzero(t.loss_mask) - 1]
         chunks = tuple(commit(states[start : start + 2]) for start in range(0, len(states), 2))
-        trajectories.append(replace(t, commitments=chunks))
+        trajectories.append(replace(t, extras={"commitments": chunks}))
     return replace(played, trajectories=tuple(trajectories))
 
 
@@ -72,7 +72,7 @@ def test_stale_weights_another_prompt_and_missing_commitments_are_named(moved):
         for t in old[0].trajectories
     ]
     prompted = committed(engine, new[1], lambda t: np.where(np.arange(t.num_tokens) == 1, 7, t.token_ids))
-    missing = [replace(t, commitments=()) for t in new[2].trajectories[:1]]
+    missing = [replace(t, extras={}) for t in new[2].trajectories[:1]]
     groups = [
         replace(new[0], trajectories=tuple(stale)),
         prompted,
@@ -93,10 +93,10 @@ def test_a_commitment_with_a_token_of_weights_that_are_gone_is_not_compared(move
 
 def test_commitments_travel_with_their_group_and_must_be_for_all_its_tokens(moved):
     played = moved[3][0]
-    assert (
-        decode_group(encode_group(played)).trajectories[0].commitments == played.trajectories[0].commitments
+    assert decode_group(encode_group(played)).trajectories[0].extras == played.trajectories[0].extras
+    short = replace(
+        played.trajectories[0], extras={"commitments": played.trajectories[0].extras["commitments"][1:]}
     )
-    short = replace(played.trajectories[0], commitments=played.trajectories[0].commitments[1:])
     body = encode_group(replace(played, trajectories=(short, *played.trajectories[1:])))
     with pytest.raises(InputError, match=r"commitments must be for the 6 tokens sampled, got 4"):
         decode_group(body)

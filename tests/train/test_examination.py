@@ -19,9 +19,9 @@ def changed(one, **changes):
 
 
 GOOD = group("a", [0.0, 1.0])
-EXPERTS = np.zeros((3, 2, 2), np.uint8)
+EXPERTS = {"routed_experts": np.zeros((3, 2, 2), np.uint8)}
 UNFIT = {
-    "experts of a model without": ((), changed(GOOD, routed_experts=EXPERTS), "this run records none"),
+    "experts of a model without": ((), changed(GOOD, extras=EXPERTS), "this run records none"),
     "no greedy reward": (("greedy",), changed(GOOD, info={}), "lacks the reward of a greedy one"),
     "no answer": (("answers",), changed(GOOD, info={}), "came without one"),
 }
@@ -60,7 +60,7 @@ class Refusing(Scripted):
 
 @pytest.mark.parametrize("schedule", ["partial", "periodic"])
 def test_a_trainer_gives_the_batch_back_and_trains_what_it_gets_instead(tiny_model, schedule):
-    script = Refusing(changed(GOOD, routed_experts=EXPERTS), GOOD)
+    script = Refusing(changed(GOOD, extras=EXPERTS), GOOD)
     trainer = make_trainer(make_engine(tiny_model), script, 1, max_staleness=0, schedule=schedule)
     assert trainer.run() == 1
     ((step, leases, reason),) = script.rejected

@@ -89,8 +89,8 @@ def test_a_state_that_nobody_has_answered_has_a_value(main, tiny_model):
     (one,) = groups = [group("a", [0.0, 1.0])]
     other = others_of(groups)[0]
     whole = NextStates((other.token_ids,), ((0, other.turns[0].start), (0, len(other.token_ids))))
-    cut = dataclasses.replace(one.trajectories[0], next_states=whole)
-    ended = dataclasses.replace(one.trajectories[1], next_states=NextStates((), (None, None)))
+    cut = dataclasses.replace(one.trajectories[0], extras={"next_states": whole})
+    ended = dataclasses.replace(one.trajectories[1], extras={"next_states": NextStates((), (None, None))})
     engine, minimax = minimax_of(learner, tiny_model, folder)
     minimax.critic.refresh(engine)
     batch = build_step_batch([dataclasses.replace(one, trajectories=(cut, ended))], 0, 0)

@@ -163,7 +163,7 @@ def test_a_model_without_experts_is_refused(tiny_model):
 def test_recorded_experts_are_padded_and_their_lack_is_an_error(qwen):
     bare = group("t", [0.0, 1.0])
     first, second = (
-        replace(t, routed_experts=np.full((t.num_tokens - 1, 2, 2), 6 + i, np.uint8))
+        replace(t, extras={"routed_experts": np.full((t.num_tokens - 1, 2, 2), 6 + i, np.uint8)})
         for i, t in enumerate(bare.trajectories)
     )
     batch = build_step_batch([replace(bare, trajectories=(first, second))], 0, 0)
@@ -178,12 +178,12 @@ def test_recorded_experts_are_padded_and_their_lack_is_an_error(qwen):
             None,
             "episode 1: the engine reported the experts of 0 tokens, and 16 come before the last one sampled",
         ),
-        (second.routed_experts[:-1], "the experts of 15 tokens, and 16 come"),
+        (second.extras["routed_experts"][:-1], "the experts of 15 tokens, and 16 come"),
         (
-            second.routed_experts + np.uint8(1),
+            second.extras["routed_experts"] + np.uint8(1),
             r"8 experts and takes 2 of them, but .* \[16, 2, 2\] of up to 8",
         ),
-        (second.routed_experts[:, :1], r"has 2 layers, .* reported \[16, 1, 2\]"),
+        (second.extras["routed_experts"][:, :1], r"has 2 layers, .* reported \[16, 1, 2\]"),
     ):
         with pytest.raises(ConfigError, match=message):
-            qwen.replay.check(replace(second, routed_experts=wrong))
+            qwen.replay.check(replace(second, extras={"routed_experts": wrong}))

@@ -163,6 +163,6 @@ def test_the_teacher_reads_as_much_as_the_model_can(tiny_model):
 def test_rows_with_images_are_refused(tiny_model):
     learner = Learner(tiny_model, SAMPLED)
     batch = batch_of([1.0, 0.0])
-    seen = replace(batch.trajectories[1], images=(PlacedImage(0, 1, "key", b""),))
+    seen = replace(batch.trajectories[1], extras={"images": (PlacedImage(0, 1, "key", b""),)})
     with pytest.raises(ConfigError, match=r"teacher\.path: 'self' is not for rows with images"):
         learner.step(replace(batch, trajectories=(batch.trajectories[0], seen)))

@@ -34,7 +34,7 @@ def batch(model: str) -> StepBatch:
             builder = TrajectoryBuilder(task, index)
             messages = [shown("look ", *images, "where")]
             ids = renderer.opening(messages)
-            builder.add_context(ids, "", renderer.images(ids, messages))
+            builder.add_context(ids, "", renderer.extras(ids, messages))
             sampled = np.array([20 + number, 30 + index, 40], np.int32)
             builder.add_turn(
                 Generated(sampled, np.full(3, -5.5, np.float32), np.zeros(3, np.int32), "stop", 0)

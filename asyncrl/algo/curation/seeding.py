@@ -22,7 +22,7 @@ from asyncrl.algo.curation.curriculum import Outcome
 from asyncrl.algo.curation.embedding import embed
 from asyncrl.algo.curation.success_pool import best_success
 from asyncrl.errors import InputError
-from asyncrl.types import SEEDED, Task, Trajectory
+from asyncrl.types import IMAGES, SEEDED, Task, Trajectory
 
 CORPUS = 64
 """Successes that are remembered."""
@@ -34,7 +34,7 @@ def example_of(trajectories: Iterable[Trajectory]) -> str:
     """Return the transcript of a group's best success that may be an example, "" where there is none."""
     found = best_success(
         t for t in trajectories
-        if SEEDED not in t.info and not t.images and 0 < len(t.conversation) <= EXAMPLE_CHARACTERS
+        if SEEDED not in t.info and IMAGES not in t.extras and 0 < len(t.conversation) <= EXAMPLE_CHARACTERS
     )  # fmt: skip
     return "" if found is None else found.conversation
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from asyncrl.types import NOT_SAMPLED, Group
+from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Group
 
 MAX_EPISODES = 64
 """Of one group."""
@@ -43,7 +43,7 @@ class Terms:
 def shareable(group: Group) -> bool:
     """Whether others can train the group: one plain trajectory an episode, and rewards that differ."""
     plain = all(
-        not (t.images or t.peer or t.routed_experts is not None) and t.info.keys().isdisjoint(_TOLD_APART)
+        not (t.extras.keys() & {IMAGES, EXPERTS} or t.peer) and t.info.keys().isdisjoint(_TOLD_APART)
         for t in group.usable
     )
     return plain and has_signal(group)
@@ -70,7 +70,7 @@ def published(groups: Sequence[Group], step: int, share: float, seed: int) -> li
 
 def _bare(group: Group) -> Group:
     bare = tuple(
-        replace(t, info={}, timing={}, error="", conversation="", commitments=())
+        replace(t, info={}, timing={}, error="", conversation="", extras={})
         for t in group.trajectories
         if t.usable
     )
@@ -94,7 +94,7 @@ def refusal(group: Group, terms: Terms) -> str:
         return "size"
     if any(int(t.token_ids.max()) >= terms.num_token_ids for t in usable):
         return "tokens"
-    if any(t.images or t.routed_experts is not None or bool(t.loss_mask[0]) for t in usable):
+    if any(t.extras.keys() & {IMAGES, EXPERTS} or bool(t.loss_mask[0]) for t in usable):
         return "tokens"
     rewards = [
         r for t in usable for r in (t.reward, *(turn.reward for turn in t.turns), *t.components.values())

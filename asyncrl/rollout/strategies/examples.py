@@ -45,26 +45,25 @@ def with_examples(messages: Sequence[Message], examples: Sequence[str]) -> list[
     place = next((i for i, message in enumerate(shown) if message["role"] == "user"), None)
     if not examples or place is None:
         return shown
-    told = [f"Example {number}:\n{_told(text)}" for number, text in enumerate(examples, 1)]
-    prefix = "\n\n".join([BEFORE, *told, AFTER]) + "\n\n"
+    examples_shown = [f"Example {number}:\n{_shown(text)}" for number, text in enumerate(examples, 1)]
+    prefix = "\n\n".join([BEFORE, *examples_shown, AFTER]) + "\n\n"
     content = shown[place]["content"]
     whole = prefix + content if isinstance(content, str) else [{"type": "text", "text": prefix}, *content]
     shown[place] = {**shown[place], "content": whole}
     return shown
 
 
-def _told(transcript: str) -> str:
+def _shown(transcript: str) -> str:
     """Return a transcript as lines of text, without system messages."""
     lines = []
-    rewards = [0.0] * transcript.count(
-        '"role"'
-    )  # Of turns, which are not told; there are no more than messages.
+    # The rewards of turns are not shown; there are no more turns than messages.
+    rewards = [0.0] * transcript.count('"role"')
     for message in read_transcript(transcript, rewards) or ():
         if message["role"] == "system":
             continue
         calls = [f"{call['name']} {call['arguments']}" for call in message["tool_calls"] or ()]
-        said = [part for part in (message["content"], *calls) if part]
-        lines.append(f"[{message['role']}] " + "\n".join(said))
+        parts = [part for part in (message["content"], *calls) if part]
+        lines.append(f"[{message['role']}] " + "\n".join(parts))
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from asyncrl.chat.conversation import Conversations
 from asyncrl.env.protocol import MAIN_AGENT
-from asyncrl.types import NextStates, Trajectory
+from asyncrl.types import NEXT_STATES, NextStates, Trajectory
 
 
 def note_next_states(conversations: Conversations, agent: str, trajectory: Trajectory) -> Trajectory:
@@ -26,4 +26,6 @@ def note_next_states(conversations: Conversations, agent: str, trajectory: Traje
         read[mover] = size
         after.append((list(read).index(mover), size))
     tokens = (conversations.by_agent[mover].builder.token_ids()[:size] for mover, size in read.items())
-    return replace(trajectory, next_states=NextStates(tuple(tokens), tuple(after)))
+    return replace(
+        trajectory, extras={**trajectory.extras, NEXT_STATES: NextStates(tuple(tokens), tuple(after))}
+    )

@@ -19,7 +19,7 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.rollout.strategies.next_states import note_next_states
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.policies import Slots, in_rollouts, part_of, silent
-from asyncrl.types import NEWEST, OPPONENT, Lease, Opponent, Trajectory
+from asyncrl.types import NEWEST, NEXT_STATES, OPPONENT, Lease, Opponent, Trajectory
 
 
 class OpponentGenerator:
@@ -124,7 +124,9 @@ def learners_part(played: Sequence[Episode], opponent: Opponent) -> list[Episode
         own = [t for t in episode if not plays(opponent, _agent(t))] or [silent(episode[0])]
         if opponent.against is not None:
             own = [replace(silent(own[0]), reward=own[0].reward)]
-        kept.append([replace(t, next_states=None, info={**t.info, OPPONENT: opponent.key}) for t in own])
+        noted = {OPPONENT: opponent.key}
+        # The other side's states are for an exploiter alone.
+        kept.append([replace(t.without(NEXT_STATES), info={**t.info, **noted}) for t in own])
     return in_rollouts(kept)
 
 

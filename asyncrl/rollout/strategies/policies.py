@@ -203,7 +203,7 @@ def silent(first: Trajectory) -> Trajectory:
         reward=first.reward if failed else 0.0,
         components={},
         conversation="",
-        next_states=None,
+        extras={},
     )
 
 

@@ -77,7 +77,7 @@ def test_an_example_is_the_transcript_of_a_whole_unseeded_success_that_is_short_
         replace(won, info={SEEDED: 2}),
         replace(won, conversation=""),
         replace(won, conversation="x" * (EXAMPLE_CHARACTERS + 1)),
-        replace(won, images=(PlacedImage(0, 1, "key", b""),)),
+        replace(won, extras={"images": (PlacedImage(0, 1, "key", b""),)}),
     ):
         assert example_of([unfit]) == ""
         assert example_of([unfit, won]) == "[how]"

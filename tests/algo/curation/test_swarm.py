@@ -52,7 +52,7 @@ def test_others_see_the_share_of_groups_with_a_signal_and_nothing_that_is_only_t
         (plain(rewards=[0.0, 1.0] * (MAX_EPISODES // 2) + [1.0]), "size"),
         (plain(rewards=[0.0, 1.0, 0.0, 1.0]), "size"),
         (plain(token_ids=np.full(17, 250, np.int32)), "tokens"),
-        (plain(routed_experts=np.zeros((17, 1, 1), np.uint8)), "tokens"),
+        (plain(extras={"routed_experts": np.zeros((17, 1, 1), np.uint8)}), "tokens"),
         (plain(rewards=[0.0, -1.5]), "reward"),
         (plain(components={"goal": 2.0}), "reward"),
         (plain(rewards=[1.0, 1.0]), "signal"),

@@ -194,7 +194,7 @@ def starts_with(things):
 
 def states(trajectory):
     """Return the tokens of the state of the other side after each turn."""
-    noted = trajectory.next_states
+    noted = trajectory.extras["next_states"]
     assert len(noted.after) == len(trajectory.turns)
     return [
         None if place is None else noted.token_ids[place[0]][: place[1]].tolist() for place in noted.after
@@ -215,7 +215,7 @@ def test_an_exploiter_is_told_in_which_states_the_policy_moves_after_its_turns(r
     group, _, _, buffer = play_exploiter(renderer, opponent, seed=starts_with(odd), next_states=True)
     whole, _ = play(renderer, None, seed=starts_with(odd))
     (part,) = buffer.put_groups
-    assert all(t.next_states is None for t in (*group.trajectories, *whole.trajectories))
+    assert all("next_states" not in t.extras for t in (*group.trajectories, *whole.trajectories))
     for mine in part.trajectories:
         other = next(t for t in whole.trajectories if (t.info.get("agent") is None) != main)
         later = prompts(other) if main else prompts(other)[1:]
@@ -223,7 +223,7 @@ def test_an_exploiter_is_told_in_which_states_the_policy_moves_after_its_turns(r
         assert len(mine.turns) > 2 and states(mine) == later + [None] * ends
         assert mine.reward == (1.0 if ends else -1.0)
         # Nothing beyond the last state is kept.
-        assert [len(ids) for ids in mine.next_states.token_ids] == [len(later[-1])]
+        assert [len(ids) for ids in mine.extras["next_states"].token_ids] == [len(later[-1])]
 
 
 def test_a_game_cut_off_before_the_policys_turn_still_has_that_state(renderer):
@@ -253,9 +253,9 @@ def test_an_illegal_first_move_ends_the_game_without_a_state(renderer):
     # Where it was to move second, it has not spoken.
     opponent = Opponent(NEWEST, False, "rival")
     _, _, _, buffer = play_exploiter(renderer, opponent, move="nonsense", next_states=True)
-    assert [(t.num_sampled, t.next_states) for t in buffer.put_groups[0].trajectories] == [(0, None)] * 2
+    assert [(t.num_sampled, t.extras) for t in buffer.put_groups[0].trajectories] == [(0, {})] * 2
 
 
 def test_states_are_noted_only_where_they_are_asked_for(renderer):
     _, _, _, buffer = play_exploiter(renderer, Opponent(NEWEST, True, "rival"))
-    assert all(t.next_states is None for t in buffer.put_groups[0].trajectories)
+    assert all("next_states" not in t.extras for t in buffer.put_groups[0].trajectories)

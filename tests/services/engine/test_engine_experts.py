@@ -118,8 +118,8 @@ def states(model, trajectory):
 
 
 def worst(trajectory, recomputed):
-    found = differences(trajectory.commitments, recomputed)
-    assert sum(map(tokens_of, trajectory.commitments)) == trajectory.num_sampled
+    found = differences(trajectory.extras["commitments"], recomputed)
+    assert sum(map(tokens_of, trajectory.extras["commitments"])) == trajectory.num_sampled
 
     return max(one.exponents for one in found), max(one.mantissa_mean for one in found)
 
@@ -164,15 +164,16 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
             await client.close()
 
     first, siblings, before, old, crossed, later, unasked = asyncio.run(scenario())
-    assert unasked.routed_experts is None
-    assert unasked.commitments == ()
+    assert unasked.extras == {}
     # The others found whole blocks of the prompt in the cache, and lost theirs to one another.
     assert min(t.info["cached_tokens"] for t in siblings) >= 3 * BLOCK
     assert preemptions(url) > 0
     for trajectory, expected in zip([first, *siblings], [before[0], *before[1]], strict=True):
-        assert trajectory.routed_experts.dtype == np.uint8
-        np.testing.assert_array_equal(np.sort(trajectory.routed_experts, -1), expected[:-1])
-    np.testing.assert_array_equal(np.sort(later.routed_experts, -1), chosen(policy, later.token_ids)[:-1])
+        assert trajectory.extras["routed_experts"].dtype == np.uint8
+        np.testing.assert_array_equal(np.sort(trajectory.extras["routed_experts"], -1), expected[:-1])
+    np.testing.assert_array_equal(
+        np.sort(later.extras["routed_experts"], -1), chosen(policy, later.token_ids)[:-1]
+    )
     new = {name: p.detach().clone() for name, p in policy.named_parameters()}
     for trajectory in crossed:
         assert set(trajectory.versions[trajectory.loss_mask].tolist()) == {0, 1}
@@ -188,7 +189,7 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
         # The pass that sampled a token is the one that read the token before it.
         is_new = np.maximum(trajectory.versions[1:], 0).astype(bool)
         expected = np.where(is_new[:, None, None], by_version[1], by_version[0])
-        np.testing.assert_array_equal(np.sort(trajectory.routed_experts, -1), expected)
+        np.testing.assert_array_equal(np.sort(trajectory.extras["routed_experts"], -1), expected)
         assert (by_version[0] != by_version[1]).any()
 
     policy.save_pretrained(path)

@@ -66,12 +66,12 @@ async def converse(client, renderer, number, tokens, version):
     builder = TrajectoryBuilder(Task(f"t{number}", "none"), 0)
     for turn, messages in enumerate(CONVERSATIONS[number]):
         ids = renderer.observation(messages) if turn else renderer.opening(messages)
-        builder.add_context(ids, "", renderer.images(ids, messages))
+        builder.add_context(ids, "", renderer.extras(ids, messages))
         request = GenerateRequest(
             f"{version}-{number}-{turn}",
             builder.token_ids(),
             tokens,
-            images=builder.images,
+            **builder.asked(),
             min_version=version,
         )
         builder.add_turn(await client.generate(request))
@@ -161,10 +161,10 @@ async def through_gateway(client, renderer, ask, clients):
     trajectories, summary = await gateway.finish(episode, reward=1.0)
     assert summary["counters"]["retokenized_tokens"] == 0
     (found,) = [decode_trajectory(encode_trajectory(one)) for one in trajectories]
-    assert (len(found.turns), len(found.images)) == (2, 3)
+    assert (len(found.turns), len(found.extras["images"])) == (2, 3)
     files = trajectory_to_json(found)["image_files"]
     assert {key: read_data_uri(uri, key) for key, uri in files.items()} == {
-        i.key: i.data for i in found.images
+        i.key: i.data for i in found.extras["images"]
     }
     return found
 
@@ -197,8 +197,8 @@ async def check_gateway(client, renderer, policy):
     openings = [t.token_ids[: t.turns[0].start] for t in found]
     for opening, played in zip(openings, found, strict=True):
         np.testing.assert_array_equal(opening, openings[0])
-        assert played.images[:2] == found[0].images[:2]
-    other = dataclasses.replace(found[0], images=found[0].images[:2])
+        assert played.extras["images"][:2] == found[0].extras["images"][:2]
+    other = dataclasses.replace(found[0], extras={"images": found[0].extras["images"][:2]})
     assert worst(policy, [other]) > 0.01, "the image of the second turn is seen, too"
 
 
@@ -229,9 +229,9 @@ def test_every_sampled_token_of_conversations_with_images_agrees_before_and_afte
 
     async def scenario(client):
         first = await play(client, looking, 0)
-        assert sum(len(t.images) for t in first) == 8
+        assert sum(len(t.extras["images"]) for t in first) == 8
         assert worst(policy, first) < TOLERANCE
-        blind = [dataclasses.replace(t, images=t.images[1:]) for t in first]
+        blind = [dataclasses.replace(t, extras={"images": t.extras["images"][1:]}) for t in first]
         assert worst(policy, blind) > 0.1, "what was seen decides what is said"
         await check_refusals(client, looking)
         await check_gateway(client, looking, policy)

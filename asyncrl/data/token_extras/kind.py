@@ -1,0 +1,76 @@
+"""What the code of the main path asks of a kind of extra: to collect, write, read and leave it out by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from asyncrl.data.fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens that a decoded extra must fit."""
+
+    loss_mask: np.ndarray
+    """[L] bool."""
+    num_turns: int
+
+
+class Collector(Protocol):
+    """Collects one kind of extra over an episode."""
+
+    def add(self, piece: Any, start: int, end: int) -> None:
+        """Add what came with the tokens [start, end). Raises `InfrastructureError`, `InputError`."""
+        ...
+
+    def drop(self, num_tokens: int) -> None:
+        """Leave the first `num_tokens` tokens only; those that are dropped were never read by the engine."""
+        ...
+
+    def asked(self) -> dict[str, Any]:
+        """Return the fields of the next `GenerateRequest` that this kind needs."""
+        ...
+
+    def value(self) -> Any:
+        """Return what goes into `Trajectory.extras`; None for nothing."""
+        ...
+
+
+class Kind(Protocol):
+    """One kind of extra. A trajectory that has none of it has no such key in its `extras`."""
+
+    name: str
+    """Its key in `Trajectory.extras`, and in `Generated.extras` where engines report it."""
+    read_by_models: bool
+    """Whether a model reads it with the tokens; what is only checked or shown stays on the trainer's first rank."""
+
+    holds_files: bool
+    """Whether `decode` leaves the content of files unread, for `check_files`."""
+
+    def collector(self) -> Collector | None:
+        """Return what collects it over an episode; None where it is noted otherwise."""
+        ...
+
+    def reported(self, message: Mapping[str, Any]) -> Any:
+        """Return what a checked answer of an engine reports of it for one turn; None for nothing."""
+        ...
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        """Return its fields of a trajectory's wire form. Raises `InputError`."""
+        ...
+
+    def decode(self, fields: Fields, tokens: Tokens) -> Any:
+        """Take its fields, checked against the tokens; None where there are none. Raises `InputError`."""
+        ...
+
+    def check_files(self, value: Any, where: str) -> None:
+        """Raise `InputError` unless all files in it can be read; this takes too long for an event loop."""
+        ...
+
+    def token_ids(self, value: Any) -> dict[str, np.ndarray]:
+        """Return the ids of all tokens that it holds, by their place in it; {} where it holds none."""
+        ...

@@ -1,0 +1,70 @@
+"""All kinds of extras, and what is done with every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from asyncrl.data.fields import Fields
+from asyncrl.data.token_extras.commitments import Commitments
+from asyncrl.data.token_extras.experts import Experts
+from asyncrl.data.token_extras.images import Images
+from asyncrl.data.token_extras.kind import Collector, Kind, Tokens
+from asyncrl.data.token_extras.next_states import NextStatesKind
+from asyncrl.errors import InputError
+from asyncrl.types import Group
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Experts(), Images(), Commitments(), NextStatesKind())}
+
+
+def collectors() -> dict[str, Collector]:
+    """Return by its kind what collects the extras of an episode."""
+    made = {name: kind.collector() for name, kind in KINDS.items()}
+    return {name: collector for name, collector in made.items() if collector is not None}
+
+
+def reported_extras(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checked answer of an engine reports for one turn."""
+    found = {name: kind.reported(message) for name, kind in KINDS.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def encode_extras(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return their fields of a trajectory's wire form. Raises `InputError`."""
+    if unknown := extras.keys() - KINDS.keys():
+        raise InputError(f"extras: unknown kind {min(unknown)!r}; there are {sorted(KINDS)}")
+    return {key: field for name, value in extras.items() for key, field in KINDS[name].encode(value).items()}
+
+
+def decode_extras(fields: Fields, tokens: Tokens) -> dict[str, Any]:
+    """Take and check all fields of extras. Raises `InputError`."""
+    found = {name: kind.decode(fields, tokens) for name, kind in KINDS.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def hold_files(group: Group) -> bool:
+    """Return whether there is something in a group for `check_files`."""
+    return any(KINDS[name].holds_files for t in group.trajectories for name in t.extras)
+
+
+def check_files(group: Group) -> None:
+    """Raise `InputError` unless all files of a group can be read; reading a group checks their headers alone."""
+    for t in group.trajectories:
+        for name, value in t.extras.items():
+            KINDS[name].check_files(value, f"task {t.task_id} episode {t.episode_index}")
+
+
+def token_ids_of(extras: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the ids of all tokens that extras hold, by their place there, such as `next_states.token_ids[0]`."""
+    return {
+        f"{name}.{place}": ids
+        for name, value in extras.items()
+        for place, ids in KINDS[name].token_ids(value).items()
+    }
+
+
+def read_by_models(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the extras that a model reads with the tokens."""
+    return {name: value for name, value in extras.items() if KINDS[name].read_by_models}
