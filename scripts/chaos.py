@@ -11,6 +11,10 @@ or slowed by a proxy. `engine.count=2 env.processes=2 train.ranks=2` has several
     held-out success is within noise of an undisturbed run of the same seed (skipped with --no-baseline)
     no process, lease, session, semaphore, segment of shared memory, weight folder or temporary file is left
 
+With `--stop-s 10 30 90` nothing is killed: a process of each role is suspended for 10 s, one after the other, then for
+30 s, then for 90 s. `--lend EMFILE "no disk" partition` does the same with other faults that go away again: no further
+file descriptor, files that cannot grow, all connections of a role cut. No process may be restarted then.
+
 With `--nodes N` the run is on N further machines, network namespaces with their own addresses, `/dev/shm` and `/tmp`,
 and each fault kills everything on one of them. A moment later the machine is there again, empty but for asyncrl, or so
 much later that its processes have gone to the others. This machine is spared.
@@ -36,7 +40,7 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,6 +58,7 @@ from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.service import compile_cache
 from asyncrl.testing.faults import Monkey, Network
 from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
+from asyncrl.testing.lent_faults import SOME_S, LendingMonkey
 from asyncrl.testing.namespaces import Link, Machines, problem
 from asyncrl.testing.spread_run import SpreadRun
 
@@ -75,6 +80,11 @@ OVERRIDES = (
     "env.services=1",
 )
 """Small steps and short waits, so that many faults fit into a few minutes; a learning rate for many small steps."""
+PROCESS_FAULTS = ("SIGKILL", "SIGSTOP", "EMFILE", "no disk", "partition")
+ROLES = 6
+"""Kinds of victims of a run with one environment service; with more, `--stop-s` needs more steps."""
+SILENCE_FACTOR = 2
+"""What is lent to a process it has back within half its limit of silence."""
 AWAY_S = (0.5, 5.0)
 LONG_AWAY_S = 45.0
 """How long a killed machine is away. It counts as lost after 12 s, and its processes move 5 s later."""
@@ -137,9 +147,10 @@ class ChaosRun(SpreadRun):
         minutes: float,
         machines: Machines | None = None,
         node_roles: Mapping[int, str] | None = None,
+        lent: Sequence[tuple[str, float]] = (),
     ) -> None:
         super().__init__(*args, machines=machines, node_roles=node_roles)
-        self.kills, self.seed, self.minutes = kills, seed, minutes
+        self.kills, self.seed, self.minutes, self.lent = kills, seed, minutes, lent
         self.monkey: Monkey
         self.shared_memory = SharedMemory(self._started)
         self.sessions_left = -1
@@ -158,7 +169,8 @@ class ChaosRun(SpreadRun):
             return roles
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.network = Network()
-        self.monkey = Monkey(roles, roles.network, self.kills, self.seed, 60 * self.minutes)
+        common = (roles, roles.network, self.kills, self.seed, 60 * self.minutes)
+        self.monkey = LendingMonkey(*common, plan=self.lent) if self.lent else Monkey(*common)
         return roles
 
     def run(self) -> dict[str, Any]:
@@ -215,6 +227,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="make no more faults after this time, however few"
     )
+    parser.add_argument(
+        "--stop-s", type=float, nargs="+", default=[], metavar="S",
+        help="instead of kills, suspend a process of each role for so long, then for the next of these times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lend", nargs="+", default=[], choices=["EMFILE", "no disk", "partition"],
+        help="instead of kills, faults that go away again, for each role",
+    )  # fmt: skip
     parser.add_argument("--json", help="file for the report")
     parser.add_argument("--recipe", default="gridworld_grpo")
     parser.add_argument("--no-baseline", action="store_true", help="skip the undisturbed run")
@@ -224,6 +244,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run undisturbed and disturbed; return the report."""
+    lent = [*(("SIGSTOP", seconds) for seconds in args.stop_s), *((kind, SOME_S) for kind in args.lend)]
+    if lent:
+        args.kills = ROLES * len(lent)
     steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
     if args.far and args.nodes < 2:
         raise ConfigError(f"--far needs --nodes 2 or more, got {args.nodes}")
@@ -234,7 +257,17 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     link = Link(args.round_trip_ms / 2000, args.mbit * 1e6 / 8) if args.far else None
     far = range(2, args.nodes + 1) if args.far else ()
     node_roles = {1: NEAR_ROLES, **dict.fromkeys(far, FAR_ROLES)} if args.far else {}
-    wanted = [*OVERRIDES, *spread, f"train.num_steps={steps}", f"run.seed={args.seed}", *args.overrides]
+    patient = (
+        [f"run.silence_timeout_s={SILENCE_FACTOR * max(seconds for _, seconds in lent)}"] if lent else []
+    )
+    wanted = [
+        *OVERRIDES,
+        *spread,
+        *patient,
+        f"train.num_steps={steps}",
+        f"run.seed={args.seed}",
+        *args.overrides,
+    ]
     config = load_config(args.recipe, wanted)
     steps = config.train.num_steps
     config = load_config(args.recipe, [*wanted, f"env.num_tasks={steps * config.buffer.groups_per_step}"])
@@ -253,11 +286,11 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with RunFolder(folder / "disturbed") as run_folder, further as machines:
         run = ChaosRun(
             config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes, machines=machines,
-            node_roles=node_roles,
+            node_roles=node_roles, lent=lent,
         )  # fmt: skip
         summary = run.run()
         crossed = machines.link_bytes() if machines is not None and args.far else None
-    kills = [fault for fault in run.monkey.faults if fault.kind in ("SIGKILL", "SIGSTOP")]
+    kills = [fault for fault in run.monkey.faults if fault.kind in PROCESS_FAULTS]
     left = {
         "processes": processes_left(run.folder.path),
         "shared_memory": run.shared_memory.left(),
@@ -307,9 +340,11 @@ def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | Non
     """Return what held, by name."""
     found = {
         "every fault was made": run.monkey.out_of_time
-        or len([f for f in run.monkey.faults if f.kind.startswith("SIG")]) == run.kills,
+        or len([f for f in run.monkey.faults if f.kind in PROCESS_FAULTS]) == run.monkey.kills,
         **check_ledger(run.folder.path, run.config.buffer.max_staleness, summary["steps"]),
     }
+    if run.lent:
+        found["no process was killed that came back"] = not summary["restarts"]
     if baseline is not None:
         after = summary["eval_after"]
         found["success is within noise"] = (

@@ -358,13 +358,13 @@ class ChatRenderer:
         return self.tokenizer.apply_chat_template(messages, **self.options, **fixed)
 
     def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool) -> str:
-        messages = self.traits.write(messages)
+        messages = self.traits.write(_with_arguments(messages, _read))
         try:
             return self._apply(messages, tools, generate)
         except Exception as error:
             # Templates raise on purpose, and like any program where a field is missing or of another type.
             reason = error
-        if (written := _with_written_arguments(messages)) != messages:
+        if (written := _with_arguments(messages, _written)) != messages:
             # DeepSeek's templates take the arguments of calls as JSON text, all others as an object.
             with contextlib.suppress(Exception):
                 return self._apply(written, tools, generate)
@@ -538,21 +538,35 @@ def called_names(message: Message) -> dict[str, str]:
     }
 
 
-def _with_written_arguments(messages: list[Message]) -> list[Message]:
-    """Return the messages with the arguments of their calls as JSON text."""
+def _with_arguments(messages: list[Message], form: Callable[[Any], Any]) -> list[Message]:
+    """Return the messages with the arguments of their calls in a form: `_read` or `_written`."""
+    if not any(message.get("tool_calls") for message in messages):
+        return messages
     found = []
     for message in messages:
         if message.get("tool_calls"):
             calls = [
                 {
                     **call,
-                    "function": {**call["function"], "arguments": _written(call["function"]["arguments"])},
+                    "function": {**call["function"], "arguments": form(call["function"].get("arguments"))},
                 }
                 for call in message["tool_calls"]
             ]
             message = {**message, "tool_calls": calls}
         found.append(message)
     return found
+
+
+def _read(arguments: Any) -> Any:
+    """Return arguments as an object, also where they are JSON text, as in OpenAI's messages: templates would quote
+    that once more, or fail."""
+    if arguments is None or arguments == "":
+        return {}
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(read := json.loads(arguments), dict):
+                return read
+    return arguments
 
 
 def _written(arguments: Any) -> str:

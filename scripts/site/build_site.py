@@ -63,7 +63,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Reference": ["docs/configuration.md"],
     "Recipes": ["recipes/README.md"],
     "Performance": ["docs/performance.md", "docs/benchmarks.md"],
-    "Reliability": ["docs/reliability.md", "docs/limits.md"],
+    "Reliability": ["docs/reliability.md", "docs/limits.md", "docs/reports.md"],
     "Troubleshooting": ["docs/troubleshooting.md"],
     "Project": ["CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md"],
 }

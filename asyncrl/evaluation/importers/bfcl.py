@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncrl.env.tool_schemas import plain_schema
+from asyncrl.env.tool_schemas import PYTHON_TYPES, plain_schema
+from asyncrl.envs.benchmarks.call_checks import TYPES
 from asyncrl.evaluation.importers.records import Imported
 
 ENV = "asyncrl.envs.benchmarks.calls:Calls"
@@ -31,5 +32,19 @@ def read(record: Mapping[str, Any]) -> Imported:
                 raise TypeError(f"ground_truth: {name}: must map arguments to lists, got {arguments!r:.80}")
             if name not in [one["name"] for one in functions]:
                 raise ValueError(f"ground_truth: there is no function {name!r}")
+    for function in functions:
+        _check_types(function)
     tools = [{"type": "function", "function": plain_schema(one)} for one in functions]
     return Imported(str(record.get("id", "")), {"messages": question, "tools": tools, "answers": answers})
+
+
+def _check_types(function: Mapping[str, Any]) -> None:
+    """Refuse functions of BFCL's Java and JavaScript parts, whose arguments are code that its own converters read."""
+    properties = (function.get("parameters") or {}).get("properties") or {}
+    for name, schema in properties.items():
+        kind = schema.get("type")
+        if not isinstance(kind, str) or PYTHON_TYPES.get(kind, kind) not in TYPES:
+            raise ValueError(
+                f"function: {function['name']}: {name} has the type {kind!r}; types of Java and JavaScript are not "
+                f"judged here; allowed: {', '.join((*TYPES, *PYTHON_TYPES))}"
+            )

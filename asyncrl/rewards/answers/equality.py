@@ -117,6 +117,11 @@ _SYMBOL = re.compile(
 _EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|cong|doteq)(?![A-Za-z])|~=|≈")
 _RELATION = re.compile(r"[<>]|\\(?:l|g)(?:e|eq|t|eqslant)?(?![A-Za-z])|\\n(?:e|eq)(?![A-Za-z])")
+_SOLVED = re.compile(
+    r"(?:([^<>=,]{1,60}?)\s?(<|\\l(?:e|eq|t)(?![A-Za-z]))\s?)?([A-Za-z])\s?"
+    r"(<|>|\\[lg](?:e|eq|t)(?![A-Za-z]))\s?([^<>=,]{1,60})"
+)
+_VARIABLES = re.compile(r"(?<![A-Za-z])(?!e\b|i\b)[A-Za-z]")
 _AND = re.compile(r"\s+(?:and|or)\s+")
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
@@ -232,6 +237,7 @@ def _same(gold: str, answer: str) -> Plan:
         )
     if _has_equation(answer) or _has_equation(gold):
         return _same_equation(gold, answer)
+    gold, answer = _as_interval(gold, answer), _as_interval(answer, gold)
     left, right = _list_of(gold), _list_of(answer)
     if _RELATION.search(gold) or _RELATION.search(answer):
         # "x > 5" and "(5, \\infty)".
@@ -250,6 +256,23 @@ def _same(gold: str, answer: str) -> Plan:
         top, bottom = ratio_of_units.as_integer_ratio()
         answer = rf"\frac{{{top}}}{{{bottom}}} \cdot ({answer})"
     return Ask(gold, answer)
+
+
+def _as_interval(text: str, other: str) -> str:
+    r"""Return a solved inequality ("0 < x \\le 5", "x > 3") as an interval where the other side is one.
+
+    One that is not solved stays as it is: it may be the question.
+    """
+    found = _SOLVED.fullmatch(text.strip())
+    if found is None or other.strip()[:1] not in ("(", "[") or _list_of(other) is None:
+        return text
+    lower, first, _, second, upper = found.groups()
+    if _VARIABLES.search(_COMMAND.sub(" ", f"{lower or ''} {upper}")):
+        return text
+    left, right = "[" if "e" in (first or "") else "(", "]" if "e" in second else ")"
+    if second[0] == ">" or second.startswith(r"\g"):
+        return text if lower else rf"{'[' if 'e' in second else '('}{upper}, \infty)"
+    return rf"{left}{lower}, {upper}{right}" if lower else rf"(-\infty, {upper}{right}"
 
 
 def _without(formula: str, unit: str) -> str:

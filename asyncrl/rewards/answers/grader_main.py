@@ -155,7 +155,33 @@ def _same_value(gold: Any, answer: Any) -> bool:
     if bool(gold.free_symbols) != bool(answer.free_symbols):
         return False
     difference = gold - answer
-    return bool(sympy.simplify(difference) == 0 or sympy.expand(difference) == 0)
+    if sympy.simplify(difference) == 0 or sympy.expand(difference) == 0:
+        return True
+    return _same_where_real(gold, answer)
+
+
+def _same_where_real(gold: Any, answer: Any) -> bool:
+    r"""Return True for formulas of one variable that are equal wherever either is real: \sqrt{1/n} and 1/\sqrt{n}.
+
+    They are equal for positive values, and at negative ones both have no real value, or the same.
+    """
+    import sympy
+
+    if gold.free_symbols != answer.free_symbols or len(gold.free_symbols) != 1:
+        return False
+    (symbol,) = gold.free_symbols
+    positive = {symbol: sympy.Dummy(positive=True)}
+    if sympy.simplify((gold - answer).xreplace(positive)) != 0:
+        return False
+    for point in (sympy.Rational(-1, 3), sympy.Integer(-2), sympy.Rational(-31, 7)):
+        left, right = (sympy.N(one.subs(symbol, point), 20) for one in (gold, answer))
+        if left.is_real or right.is_real:
+            return (
+                False
+                if not (left.is_real and right.is_real)
+                else bool(abs(left - right) < 1e-15 * (1 + abs(left)))
+            )
+    return True
 
 
 def _same_number(gold: Any, answer: Any) -> bool:
@@ -204,6 +230,9 @@ def _same_equation(gold: Any, answer: Any) -> bool:
         return bool(left == right)
     if left.free_symbols != right.free_symbols:
         return False
+    symbols = sorted(left.free_symbols, key=str)
+    if left.is_polynomial(*symbols) and right.is_polynomial(*symbols):
+        return bool(sympy.Poly(left, *symbols).monic() == sympy.Poly(right, *symbols).monic())
     ratio = sympy.simplify(left / right)
     return bool(not ratio.free_symbols and ratio != 0 and ratio.is_finite)
 

@@ -38,6 +38,9 @@ _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|md|up|sl|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|boldsymbol|operatorname\*?|"
     r"bf|rm|emph|underline|bm|boxed|fbox)\s?\{([^{}]*)\}"
 )
+_ROOT = re.compile(r"\\sqrt\s{0,3}(?:\(([^(){}]{1,80})\)|(\d{2,40}(?:\.\d{1,40})?))")
+"""Roots without braces, of which LaTeX would take the first character alone."""
+_BARE_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt(?=\s?[({\d])")
 _UNIT_LETTERS = {
     "m": "meters", "g": "grams", "s": "seconds", "h": "hours", "L": "liters", "l": "liters", "N": "newtons",
     "J": "joules", "W": "watts", "V": "volts", "K": "kelvin", "in": "inches", "yd": "yards", "mi": "miles",
@@ -98,6 +101,7 @@ def canonical(text: str) -> str:
     text = _UNIT.sub(
         lambda found: f"{found[1]} {_UNIT_LETTERS[found[2]]} ", _DOLLARS.sub(r"\1\2 dollars", text)
     )
+    text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", _BARE_ROOT.sub(r"\\sqrt", text))
     text = _INFINITY.sub(r" \\infty ", _POWER.sub("^", text))
     text = text.replace("bmatrix}", "pmatrix}").replace("{smallmatrix}", "{pmatrix}")
     text = _ungrouped(text)

@@ -1,0 +1,89 @@
+"""Answers and golds of public reports: what was judged wrongly elsewhere is judged rightly here (docs/reports.md)."""
+
+import pytest
+
+from asyncrl.rewards.answers.extraction import extract
+from asyncrl.rewards.answers.grader import GRADERS
+
+BOLD = (
+    "So Left 437 + 2*234 = 905\n\nThus, the number of residents is **73**.\n\n--- \n\n✅ Final Answer: **73**"
+)
+COMPLETIONS = [
+    (
+        "Math-Verify#44",
+        "840",
+        "could answer therefore\\boxed{840}.,but let me put this after explain.\n\n**Final Answer**\n\\boxed{840}",
+        True,
+    ),
+    (
+        "Math-Verify#44",
+        "4",
+        " the answer should be \\boxed{004}.\n\nBut let me check again: the sum is 2,552,004. The last three digits "
+        "are 004. So, \\boxed{004} is the correct answer.\n\n**Final Answer**\n\\boxed{004}",
+        True,
+    ),
+    ("Math-Verify#57", "4", r"\boxed{35 cm} ++++++ \boxed{4}", True),
+    ("Math-Verify#57", "35", r"\boxed{35 cm} ++++++ \boxed{4}", False),
+    ("Math-Verify#76", "73", BOLD, True),
+    ("Math-Verify#76", "234", BOLD, False),
+    (
+        "verl#7274",
+        "42",
+        "2+40=42\n#### 42\n" + " and the reasoning above confirms this result is consistent." * 8,
+        True,
+    ),
+    ("verl#2150", "18", r"She makes 9 * 2 = $18. So \boxed{18}.", True),
+    ("X-R1#53", "48480", "<think> 55 − 15 is 40. </think><answer> 48480 </answer>", True),
+    ("verl#7789", "72", "Natalia sold 48+24 = 72 clips altogether in April and May.", True),
+]  # fmt: skip
+"""Report, gold, completion, whether it is right."""
+ANSWERS = [
+    ("Math-Verify#64", r"\sqrt{1/n}", r"\frac{1}{\sqrt{n}}", True),
+    ("Math-Verify#64", "f(x) = 0", "f(x) = 1", False),
+    ("Math-Verify#56", r"\left( 3, \frac{\pi}{2} \right)", r"(3, \frac{2\pi}{3})", False),
+    ("Math-Verify#56", r"\left( 3, \frac{\pi}{2} \right)", r"(3, \frac{\pi}{2})", True),
+    ("Math-Verify#56", r"\left( 3, \frac{\pi}{2} \right)", "3", False),
+    ("Math-Verify#41", "4", r"4\sqrt(2)", False),
+    ("Math-Verify#41", r"4\sqrt{2}", r"4\sqrt(2)", True),
+    ("Math-Verify#82", r"1 - \frac{1}{\mathrm{e}}", r"1 + \frac{1}{\mathrm{e}}", False),
+    ("Math-Verify#82", r"1 - \frac{1}{\mathrm{e}}", r"1 - \frac{1}{e}", True),
+    ("Math-Verify#82", "1 - e^{-1}", r"1 - \frac{1}{\mathrm{e}}", True),
+    ("Math-Verify#70", r"\dfrac{9}{7}", "9/7", True),
+    ("Math-Verify#60", "3*x-1*y+13=0", "3x + 4y + 14=0", False),
+    ("Math-Verify#60", "3*x-1*y+13=0", "y = 3x + 13", True),
+    ("Math-Verify#74", r"1 - \sqrt{2}", r"$1 - \sqrt{2}$", True),
+    ("Math-Verify#74", r"1 - \sqrt{2}", "1", False),
+    ("Math-Verify#29", r"\sqrt{17}", "sqrt(17)", True),
+    ("Math-Verify#29", r"\sqrt{17}", "sqrt{17}", True),
+    ("Math-Verify#29", r"\sqrt{17}", "√17", True),
+    ("Math-Verify#10", "(0, 12.5)", "0 < x < 12.5", True),
+    ("Math-Verify#10", "0 < x < 12.5", "(0, 12.5)", True),
+    ("Math-Verify#10", "(0, 12.5)", r"0 \le x < 12.5", False),
+    ("Math-Verify#71", "x<3", r"(-\infty, 3)", True),
+    ("Math-Verify#71", r"(-\infty, 3)", "x<3", True),
+    ("open-r1#503", r"10 - 2\sqrt{5}", "10 - 2√5", True),
+    ("open-r1#566", r"\frac{63}{400}", r"\frac{64}{400}", False),
+    ("open-r1#566", "6", "3", False),
+    ("Math-Verify#71", r"(-\infty, 3)", "2x<6", False),
+    ("Math-Verify#71", r"[3, \infty)", r"x \ge 3", True),
+    ("Math-Verify#71", r"(3, \infty)", r"x \geq 3", False),
+    ("Math-Verify#10", "(0, 12.5]", r"0 < x \leq 12.5", True),
+    ("Math-Verify#10", "(0, 12.5)", "0 < x < 13", False),
+    ("Math-Verify#64", "|x|", "x", False),
+    ("Math-Verify#64", r"\sqrt{x^2}", "x", False),
+    ("Math-Verify#64", r"\sqrt{x^2}", "|x|", True),
+    ("Math-Verify#27", "Yes", "yes", True),
+]
+"""Report, gold, answer, whether it is right."""
+
+
+@pytest.mark.parametrize(("report", "gold", "completion", "right"), COMPLETIONS)
+def test_the_answer_of_a_completion_is_the_one_it_ends_with(report, gold, completion, right):
+    answer = extract(completion)
+    assert answer is not None
+    assert GRADERS.equal(gold, answer) is right
+
+
+@pytest.mark.parametrize(("report", "gold", "answer", "right"), ANSWERS)
+def test_an_answer_is_right_for_its_gold_and_no_other(report, gold, answer, right):
+    assert GRADERS.equal(gold, answer) is right
