@@ -37,6 +37,7 @@ COMMANDS = (
     "serve",
     "eval",
     "compare",
+    "push",
     "study",
     "sft",
     "models",

@@ -762,10 +762,11 @@ class SftConfig(Section):
     completion: str = ""
     """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
     {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
-    objective: Seldom[Literal["likelihood", "dpo", "ipo"]] = "likelihood"
-    """What is learned: to write the rows, or (dpo, ipo) to prefer the column `chosen` to the column `rejected`."""
+    objective: Seldom[Literal["likelihood", "dpo", "ipo", "kto"]] = "likelihood"
+    """What is learned: to write the rows; (dpo, ipo) to prefer the column `chosen` to the column `rejected`; or (kto)
+    to write what the column `label` calls true, and not what it calls false."""
     beta: Seldom[float] = Field(0.1, gt=0)
-    """How strongly dpo and ipo hold the model to the one it started from."""
+    """How strongly dpo, ipo and kto hold the model to the one it started from."""
     min_reward: Seldom[float | None] = None
     """Keep rows whose `reward` is at least this. Left out, all rows are kept, and of a run's episodes those that
     succeeded."""
@@ -829,17 +830,18 @@ class SftConfig(Section):
         """Refuse what says nothing of pairs."""
         if self.objective == "likelihood":
             return self
+        columns = "column label" if self.objective == "kto" else "columns chosen and rejected"
         others = {
             "packing": self.packing,
-            "completion": bool(self.completion),
+            "completion": bool(self.completion) and self.objective != "kto",
             "min_reward": self.min_reward is not None,
             "data": self.data == SCRIPTED,
         }
         for key, given in others.items():
             if given:
                 raise ValueError(
-                    f"{key}: must be left out for objective={self.objective!r}, whose rows have the columns chosen and "
-                    f"rejected, got {getattr(self, key)!r}"
+                    f"{key}: must be left out for objective={self.objective!r}, whose rows have the {columns}, got "
+                    f"{getattr(self, key)!r}"
                 )
         return self
 

@@ -51,7 +51,7 @@ NAVIGATION: dict[str, list[str]] = {
     "How-to": [
         *_pages(
             "docs",
-            "which-method data environments rewards sft adapters sandbox gateway harnesses tool-formats",
+            "install which-method data environments rewards sft adapters sandbox gateway harnesses tool-formats",
         ),
         *_pages("docs", "evaluation monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),

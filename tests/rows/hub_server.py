@@ -1,11 +1,14 @@
-"""A stand-in for a Hugging Face hub: a server on this machine that speaks as much of its protocol as data sets need.
+"""A stand-in for a Hugging Face hub: a server on this machine that speaks as much of its protocol as data sets and
+uploads of models need.
 
-It has data sets in folders, one for each revision, some of which only the bearer of a token may read. It can be told to
-fail for a while, as a busy hub does.
+It has data sets in folders, one for each revision, some of which only the bearer of a token may read. Models are
+uploaded by the bearer of the token alone, as files inside a commit or, where they are large, before it by Git LFS. It
+can be told to fail for a while, as a busy hub does.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -16,6 +19,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 TOKEN = "hf_standin"
 SETS = re.compile(r"/api/datasets/(?P<repo>[\w.-]+/[\w.-]+)(?P<rest>/.*)?")
+MODEL = re.compile(r"/api/models/(?P<repo>[\w.-]+/[\w.-]+)/(?P<kind>preupload|commit)/main")
+LFS = re.compile(r"/(?P<repo>[\w.-]+/[\w.-]+)\.git/info/lfs/objects/batch")
+LARGE = 1024
+"""Bytes from which on a file goes by Git LFS."""
 FILE = re.compile(r"/datasets/(?P<repo>[\w.-]+/[\w.-]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
@@ -27,6 +34,13 @@ class Hub:
         self.fail_next = 0
         """So many of the next requests are answered by 503."""
         self.requests: list[str] = []
+        self.models: dict[str, dict[str, bytes]] = {}
+        """Files of each model's repository."""
+        self.private_models: set[str] = set()
+        self.commits: list[str] = []
+        """Messages, in order."""
+        self.objects: dict[str, bytes] = {}
+        """Large files by checksum."""
         hub = self
 
         class Handler(_Handler):
@@ -69,6 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
         hub, address = self.server_hub, urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -77,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
             hub.fail_next -= 1
             return self._send(503, b"busy")
         path = unquote(address.path)
+        if self.command in ("POST", "PUT") and not path.startswith("/api/datasets/"):
+            return self._upload(path, body)
         found = SETS.fullmatch(path) or FILE.fullmatch(path)
         if found is None:
             return self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
@@ -118,6 +137,53 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json([_entry(folder, name) for name in asked if name in files])
         return self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
 
+    def _upload(self, path: str, body: bytes) -> None:
+        hub = self.server_hub
+        if path.startswith("/objects/"):
+            oid = path.rpartition("/")[2]
+            if hashlib.sha256(body).hexdigest() != oid:
+                return self._send(400, b"{}")
+            hub.objects[oid] = body
+            return self._send(200, b"")
+        if path == "/api/validate-yaml":
+            return self._json({"errors": [], "warnings": []})
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self._send(401, b"{}", {"X-Error-Message": "Invalid username or password."})
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked['organization']}/{asked['name']}"
+            if name in hub.models:
+                return self._json({"url": f"{hub.url}/{name}"}, 409)
+            hub.models[name] = {}
+            hub.private_models |= {name} if asked.get("visibility") == "private" else set()
+            return self._json({"url": f"{hub.url}/{name}"})
+        if LFS.fullmatch(path):
+            asked = json.loads(body)["objects"]
+            found = [
+                one | {"actions": {"upload": {"href": f"{hub.url}/objects/{one['oid']}"}}} for one in asked
+            ]
+            return self._json({"transfer": "basic", "objects": found})
+        found = MODEL.fullmatch(path)
+        if found is None or found["repo"] not in hub.models:
+            return self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        if found["kind"] == "preupload":
+            asked = json.loads(body)["files"]
+            return self._json({"files": [_upload_mode(one) for one in asked]})
+        self._commit(found["repo"], [json.loads(line) for line in body.splitlines()])
+
+    def _commit(self, repo: str, lines: list[dict]) -> None:
+        hub = self.server_hub
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "header":
+                hub.commits.append(value["summary"])
+            elif line["key"] == "file":
+                hub.models[repo][value["path"]] = base64.b64decode(value["content"])
+            else:
+                hub.models[repo][value["path"]] = hub.objects[value["oid"]]
+        oid = hub.commit(repo, str(len(hub.commits)))
+        self._json({"commitUrl": f"{hub.url}/{repo}/commit/{oid}", "commitOid": oid})
+
     def _file(self, repo: str, revision: str, name: str) -> None:
         folder = self.server_hub.revision(repo, revision)
         if folder is None:
@@ -129,8 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
         etag = f'"{hashlib.sha1(data).hexdigest()}"'
         return self._send(200, data, {"ETag": etag, "X-Repo-Commit": sha, "Accept-Ranges": "bytes"})
 
-    def _json(self, value: object) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+    def _json(self, value: object, status: int = 200) -> None:
+        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -140,6 +206,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+
+def _upload_mode(file: dict) -> dict[str, object]:
+    mode = "lfs" if file["size"] >= LARGE else "regular"
+    return {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
 
 
 def _entry(folder: Path, name: str) -> dict[str, object]:

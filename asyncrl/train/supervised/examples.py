@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from asyncrl.progress import progress
 from asyncrl.train.demonstrations import Demonstration, Encoded, encode
 from asyncrl.train.supervised.conversations import WEIGHT, learned
 from asyncrl.train.supervised.pairs import Pair
+from asyncrl.train.supervised.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Examples:
     rows: list[Encoded]
     num_long: int
     """Rows that were left out because they have too many tokens."""
+    marks: np.ndarray | None = None
+    """[B] float32 of verdicts: the weight of a desirable answer, the negative weight of another one, and 0 for an
+    answer to another row's prompt. Both kinds of answers weigh the same in sum."""
 
     @property
     def lengths(self) -> list[int]:
@@ -36,11 +40,13 @@ def encode_rows(
     max_length: int,
     limit: int = 0,
     total: int = 0,
+    on_kept: Callable[[], None] = lambda: None,
 ) -> Examples:
     """Return the tokens of conversations, rendered by the model's own template; rows beyond `max_length` are left out.
 
-    limit: take so many rows at most, 0 for all. total: how many there are, for the lines of progress. Raises
-    `InputError` naming a row that the template refuses, and where no row is left.
+    limit: take so many rows at most, 0 for all. total: how many there are, for the lines of progress. on_kept:
+    called after each row that is kept. Raises `InputError` naming a row that the template refuses, and where no row is
+    left.
     """
     rows: list[Encoded] = []
     longest = num_long = 0
@@ -55,6 +61,7 @@ def encode_rows(
                 num_long += 1
             else:
                 rows.append(row)
+                on_kept()
             advance(1)
             if limit and len(rows) == limit:
                 break
@@ -86,6 +93,41 @@ def encode_pairs(
     if not rows:
         raise InputError(_none_left(num_long, max_length, longest))
     return Examples(rows, num_long)
+
+
+def encode_verdicts(
+    renderer: ChatRenderer,
+    verdicts: Iterable[tuple[str, Verdict]],
+    max_length: int,
+    limit: int = 0,
+    total: int = 0,
+) -> Examples:
+    """Return the tokens of verdicts, two rows for each: prompt and answer, and the prompt with the answer of the row
+    before, the first row's with the last one's, as far as `max_length` has room. See `encode_rows`."""
+    desirable: list[bool] = []
+
+    def noted() -> Iterator[tuple[str, Demonstration]]:
+        for where, verdict in verdicts:
+            desirable.append(verdict.desirable)
+            yield where, verdict.conversation
+
+    kept: list[bool] = []
+    found = encode_rows(renderer, noted(), max_length, limit, total, lambda: kept.append(desirable[-1]))
+    of_kind = {label: kept.count(label) for label in (False, True)}
+    rows: list[Encoded] = []
+    for row, before in zip(found.rows, [found.rows[-1], *found.rows[:-1]], strict=True):
+        rows += [row, _answered_by(row, before, max_length)]
+    marks = np.zeros(len(rows), np.float32)
+    marks[::2] = [(1 if label else -1) * len(kept) / (2 * of_kind[label]) for label in kept]
+    return Examples(rows, found.num_long, marks)
+
+
+def _answered_by(row: Encoded, other: Encoded, max_length: int) -> Encoded:
+    """Return a row with another row's answer."""
+    start, begins = int(row.mask.argmax()), int(other.mask.argmax())
+    ids = np.concatenate([row.ids[:start], other.ids[begins:]])[:max_length]
+    mask = np.concatenate([row.mask[:start], other.mask[begins:]])[:max_length]
+    return replace(row, ids=ids, mask=mask)
 
 
 def _none_left(num_long: int, max_length: int, longest: int) -> str:

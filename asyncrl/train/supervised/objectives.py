@@ -1,11 +1,12 @@
-"""What supervised training minimises: the likelihood of answers, or which of two answers is preferred.
+"""What supervised training minimises: the likelihood of answers, or preferences: which of two answers, and which alone.
 
     likelihood    -sum log pi(token) / number of tokens to learn
     dpo           mean over pairs of -log σ(beta z)
     ipo           mean over pairs of (z - 1 / (2 beta))²
+    kto           mean over answers of weight (1 - σ(± beta (g - drift)))
 
 z is how much likelier the chosen answer has become than the rejected one, against the reference: the model that the
-training started from (`asyncrl.algo.loss.preference`).
+training started from; g is how much likelier a single answer has become (`asyncrl.algo.loss.preference`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, preference_logits
+from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, kto_loss, preference_logits
 from asyncrl.train.demonstrations import Encoded
 
-Kind = Literal["likelihood", "dpo", "ipo"]
+Kind = Literal["likelihood", "dpo", "ipo", "kto"]
 
 
 class Objective(Protocol):
@@ -27,21 +28,31 @@ class Objective(Protocol):
 
     paired: bool
     """Whether rows 2i and 2i + 1 of a step are the chosen and the rejected answer, which one micro-batch holds."""
+    drifts: bool
+    """Whether rows 2i + 1 of a step are answers to other prompts, whose mean gain is the drift and which are not
+    learned."""
+    metrics: tuple[str, ...]
+    """Names of what `sums` returns beside the loss; with any, the reference is read."""
 
     def size(self, rows: Sequence[Encoded]) -> float: ...
 
-    def sums(self, logp: Tensor, reference: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]: ...
+    def sums(
+        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]: ...
 
 
 class Likelihood:
     """The tokens to learn, each counting the same."""
 
-    paired = False
+    paired = drifts = False
+    metrics = ()
 
     def size(self, rows: Sequence[Encoded]) -> float:
         return float(sum(int(row.mask[1:].sum()) for row in rows))
 
-    def sums(self, logp: Tensor, reference: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def sums(
+        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sum of the loss. logp: [B,T] of the tokens to learn, zero elsewhere."""
         return -logp.sum(), {}
 
@@ -49,7 +60,8 @@ class Likelihood:
 class Preference:
     """Pairs of answers to the same prompt, each pair counting the same."""
 
-    paired = True
+    paired, drifts = True, False
+    metrics = ("accuracy", "margin")
 
     def __init__(self, kind: Kind, beta: float) -> None:
         self._loss, self._beta = {"dpo": dpo_loss, "ipo": ipo_loss}[kind], beta
@@ -57,7 +69,9 @@ class Preference:
     def size(self, rows: Sequence[Encoded]) -> float:
         return len(rows) / 2
 
-    def sums(self, logp: Tensor, reference: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def sums(
+        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sums of the loss, of the pairs whose chosen answer has gained more, and of `beta z`.
 
         logp: [2P,T] of the tokens to learn, zero elsewhere; reference: [2P] of whole answers. No pairs may be there.
@@ -72,11 +86,36 @@ class Preference:
         return loss, {"accuracy": (gained > 0).float().sum(), "margin": self._beta * gained.sum()}
 
 
+class Desirability:
+    """Single answers that are desirable or not."""
+
+    paired, drifts = False, True
+    metrics = ("accuracy", "margin")
+
+    def __init__(self, beta: float) -> None:
+        self._beta = beta
+
+    def size(self, rows: Sequence[Encoded]) -> float:
+        return float(len(rows))
+
+    def sums(
+        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the sums of the loss, of the answers that moved as they should relative to the drift, and of `beta`
+        times by how much.
+
+        logp: [B,T] of the tokens to learn, zero elsewhere; reference, marks: [B]; marks are positive for desirable
+        answers, negative for others, with their weight, and 0 for a row that stands for none.
+        """
+        gains = logp.sum(-1) - reference
+        desirable = marks > 0
+        loss = (marks.abs() * kto_loss(gains, desirable, drift, self._beta)).sum()
+        moved = torch.sign(marks) * (gains.detach() - drift)
+        return loss, {"accuracy": (moved > 0).float().sum(), "margin": self._beta * moved.sum()}
+
+
 def make_objective(kind: Kind, beta: float) -> Objective:
     """Return what `sft.objective` names."""
+    if kind == "kto":
+        return Desirability(beta)
     return Likelihood() if kind == "likelihood" else Preference(kind, beta)
-
-
-def no_reference(count: int, device: torch.device) -> Tensor:
-    """Return what stands for the reference where none is read, [count]."""
-    return torch.zeros(count, device=device)

@@ -25,9 +25,18 @@ from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.train.policy import load_policy
 from asyncrl.train.supervised.episodes import check_run, episodes
-from asyncrl.train.supervised.examples import Examples, Schedule, as_text, encode_pairs, encode_rows, pack
+from asyncrl.train.supervised.examples import (
+    Examples,
+    Schedule,
+    as_text,
+    encode_pairs,
+    encode_rows,
+    encode_verdicts,
+    pack,
+)
 from asyncrl.train.supervised.sources import open_rows, run_folder
-from asyncrl.train.supervised.trainer import LEARNING_RATE, SupervisedTrainer
+from asyncrl.train.supervised.trainer import LEARNING_RATE, Facts, SupervisedTrainer
+from asyncrl.train.supervised.verdicts import LABEL
 from asyncrl.train.threads import set_threads
 
 REFERENCE = "reference_logp.npy"
@@ -56,11 +65,11 @@ def train_supervised(folder: Path) -> Path:
     )
     metrics = MetricsLog(folder, "tensorboard" in config.run.sinks) if first else None
     trainer = SupervisedTrainer(
-        engine, examples.rows, heldout, make_schedule(config, examples.lengths), config.sft,
+        engine, examples.rows, heldout.rows, make_schedule(config, examples.lengths), config.sft,
         config.train.micro_batch_tokens, checkpointer, _digest(examples.rows),
         metrics.write if metrics else lambda *_: None, _say if first else lambda line: None,
     )  # fmt: skip
-    _measure_reference(trainer, folder / REFERENCE)
+    _measure_facts(trainer, folder / REFERENCE, examples.marks, heldout.marks)
     step = _resume(trainer, checkpointer)
     if first:
         _say(_heading(config, examples, trainer, step))
@@ -101,7 +110,7 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(one, handler)
 
 
-def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, list[Encoded]]:
+def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, Examples]:
     """Return as tokens the rows that `[sft]` names, and the first held-out ones, if there are any.
 
     Raises `ConfigError` and `InputError`.
@@ -114,13 +123,15 @@ def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, list[En
             raise InputError(
                 f"sft.data: {run}: no episode of the run is to be learned from; see sft.min_reward"
             )
-        return Examples(found[: sft.limit or None], 0), []
+        return Examples(found[: sft.limit or None], 0), Examples([], 0)
     if sft.data == SCRIPTED:
-        return encode_rows(renderer, _scripted(config), most, sft.limit, sft.episodes), []
+        return encode_rows(renderer, _scripted(config), most, sft.limit, sft.episodes), Examples([], 0)
     trained, heldout = open_rows(config)
-    encode: Any = encode_rows if sft.objective == "likelihood" else encode_pairs
+    encode: Any = {"likelihood": encode_rows, "kto": encode_verdicts}.get(sft.objective, encode_pairs)
     examples = encode(renderer, trained, most, sft.limit, len(trained))
-    return examples, encode(renderer, heldout, most, sft.heldout_rows).rows if heldout else []
+    if examples.marks is not None and not (examples.marks.min() < 0 < examples.marks.max()):
+        raise InputError(f"sft.objective: kto needs rows whose {LABEL} is true and rows where it is false")
+    return examples, encode(renderer, heldout, most, sft.heldout_rows) if heldout else Examples([], 0)
 
 
 def max_length(config: Config) -> int:
@@ -148,10 +159,12 @@ def _engine(config: Config) -> TrainEngine:
     return TrainEngine(policy, settings, config.model.dtype)
 
 
-def _measure_reference(trainer: SupervisedTrainer, file: Path) -> None:
-    """Have an objective of pairs know its reference, the model before training, from the first launch of the run on. A
-    collective."""
-    if not trainer.objective.paired:
+def _measure_facts(
+    trainer: SupervisedTrainer, file: Path, marks: np.ndarray | None, heldout_marks: np.ndarray | None
+) -> None:
+    """Have an objective that compares know its reference, the model before training, from the first launch of the run
+    on. A collective."""
+    if not trainer.objective.metrics:
         return
     if not trainer.engine.on_first(file.is_file):
         found = trainer.measure_reference([*trainer.rows, *trainer.heldout])
@@ -163,7 +176,9 @@ def _measure_reference(trainer: SupervisedTrainer, file: Path) -> None:
     known = np.load(file)
     if len(known) != len(trainer.rows) + len(trainer.heldout):
         raise ConfigError(f"{file}: is of other rows than those that are read now; start another run")
-    trainer.reference, trainer.heldout_reference = np.split(known, [len(trainer.rows)])
+    own, heldout = np.split(known, [len(trainer.rows)])
+    trainer.facts = Facts(own, np.zeros_like(own) if marks is None else marks)
+    trainer.heldout_facts = Facts(heldout, np.zeros_like(heldout) if heldout_marks is None else heldout_marks)
 
 
 def _resume(trainer: SupervisedTrainer, checkpointer: Checkpointer) -> int:

@@ -14,14 +14,15 @@ from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import Conversations
 from asyncrl.train.supervised.episodes import is_run
 from asyncrl.train.supervised.pairs import Pair, Pairs
+from asyncrl.train.supervised.verdicts import Verdict, Verdicts
 
-T = TypeVar("T", Demonstration, Pair)
+T = TypeVar("T", Demonstration, Pair, Verdict)
 
 
 class SeveralRows(Generic[T]):
-    """The conversations, or pairs of them, of several sources, one after the other."""
+    """The conversations of several sources, pairs of them or verdicts on them, one after the other."""
 
-    def __init__(self, parts: Sequence[Conversations] | Sequence[Pairs]) -> None:
+    def __init__(self, parts: Sequence[Conversations] | Sequence[Pairs] | Sequence[Verdicts]) -> None:
         self._parts = parts
 
     def __len__(self) -> int:
@@ -90,6 +91,8 @@ def _opened_apart(config: Config) -> Data:
 
 def _rows(config: Config, parts: Sequence[Part]) -> SeveralRows[Any]:
     sft = config.sft
+    if sft.objective == "kto":
+        return SeveralRows[Verdict]([Verdicts(part, sft.completion) for part in parts])
     if sft.objective != "likelihood":
         return SeveralRows[Pair]([Pairs(part) for part in parts])
     return SeveralRows[Demonstration]([Conversations(part, sft.completion, sft.min_reward) for part in parts])

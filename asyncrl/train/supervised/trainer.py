@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.control.lr_schedule import lr_factor
+from asyncrl.algo.loss.preference import kto_drift
 from asyncrl.config_sections import SftConfig
 from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
 from asyncrl.errors import StopError
@@ -19,7 +20,7 @@ from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Encoded
 from asyncrl.train.supervised.examples import Schedule
-from asyncrl.train.supervised.objectives import make_objective, no_reference
+from asyncrl.train.supervised.objectives import make_objective
 
 LEARNING_RATE = 2e-5
 """Where `sft.learning_rate` is 0."""
@@ -35,6 +36,26 @@ class Tensors:
     mask: Tensor
     """[B,T] bool: the tokens to learn."""
     images: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What objectives read of rows beside their tokens, [R] float32 each."""
+
+    reference: np.ndarray
+    """Log-probability of each answer under the model that training started from; 0 where none is read."""
+    marks: np.ndarray
+    """As `Examples.marks`; 0 where none are read."""
+
+    @staticmethod
+    def none(count: int) -> Facts:
+        return Facts(np.zeros(count, np.float32), np.zeros(count, np.float32))
+
+    def of(self, rows: list[int] | slice) -> Facts:
+        return Facts(self.reference[rows], self.marks[rows])
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.reference).to(device), torch.from_numpy(self.marks).to(device)
 
 
 class SupervisedTrainer:
@@ -60,9 +81,8 @@ class SupervisedTrainer:
         self.schedule, self.settings = schedule, settings
         self.micro_batch_tokens = micro_batch_tokens
         self.objective = make_objective(settings.objective, settings.beta)
-        self.reference: np.ndarray | None = None
-        """[R] log-probability of each answer under the model that training started from, for objectives of pairs."""
-        self.heldout_reference: np.ndarray | None = None
+        self.facts = Facts.none(len(rows))
+        self.heldout_facts = Facts.none(len(heldout))
         self.checkpointer = checkpointer
         self.digest = digest
         self.on_step, self.say = on_step, say
@@ -102,7 +122,7 @@ class SupervisedTrainer:
         """Take one optimizer step, numbered from 0, on the token mean of the loss; return its metrics. A collective."""
         chosen = self.schedule.rows(step)
         rows = [self.rows[row] for row in chosen]
-        found = self._sums(rows, None if self.reference is None else self.reference[chosen], train=True)
+        found = self._sums(rows, self.facts.of(chosen), train=True)
         if not self.engine.finite():
             raise StopError(
                 f"sft: the loss or gradient of step {step + 1} is not finite (loss {found['loss']:g}); lower "
@@ -118,31 +138,39 @@ class SupervisedTrainer:
             "sft/learned_tokens": float(sum(int(row.mask[1:].sum()) for row in rows)),
         }
 
-    def _sums(
-        self, rows: Sequence[Encoded], reference: np.ndarray | None, train: bool = False
-    ) -> dict[str, float]:
+    def _sums(self, rows: Sequence[Encoded], facts: Facts, train: bool = False) -> dict[str, float]:
         """Return loss and metrics of rows that belong together, with `train` after their backward passes. A collective.
 
-        reference: [B] log-probabilities of whole answers under the reference, None where none is read.
+        facts: of these rows.
         """
-        size, device = self.objective.size(rows), self.engine.device
+        device = self.engine.device
+        drift = torch.zeros((), device=device)
+        if self.objective.drifts:
+            drift = self._drift(rows[1::2], facts.of(slice(1, None, 2)))
+            rows, facts = rows[::2], facts.of(slice(0, None, 2))
+        size = self.objective.size(rows)
         totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
         plan = self._plan(rows)
         for number, part in enumerate(plan):
             logp = self._logp([rows[row] for row in part])
-            known = no_reference(len(logp), device)
-            if reference is not None and part:
-                known = torch.from_numpy(reference[part]).to(device)
-            loss, more = self.objective.sums(logp, known)
+            known = facts.of(part) if part else Facts.none(len(logp))
+            loss, more = self.objective.sums(logp, *known.tensors(device), drift)
             if train:
                 self.engine.backward(loss / size, last=number == len(plan) - 1)
             for name, value in {"loss": loss.detach(), **more}.items():
                 totals[name] = totals.get(name, torch.zeros((), device=device)) + value / size
         # A rank without rows has only the loss.
-        names = ("loss", "accuracy", "margin") if self.objective.paired else ("loss",)
+        names = ("loss", *self.objective.metrics)
         summed = torch.stack([totals.get(name, torch.zeros((), device=device)) for name in names])
         self.engine.sum_shares(summed)
-        return dict(zip(names, summed.tolist(), strict=True))
+        found = dict(zip(names, summed.tolist(), strict=True))
+        return found | ({"drift": float(drift)} if self.objective.drifts else {})
+
+    @torch.no_grad()
+    def _drift(self, rows: Sequence[Encoded], facts: Facts) -> Tensor:
+        """Return how far the policy has moved from the reference, from answers to other prompts. A collective."""
+        now = torch.from_numpy(self.measure_reference(rows))
+        return kto_drift(now - torch.from_numpy(facts.reference)).to(self.engine.device)
 
     @torch.no_grad()
     def measure_reference(self, rows: Sequence[Encoded]) -> np.ndarray:
@@ -165,7 +193,7 @@ class SupervisedTrainer:
     @torch.no_grad()
     def measure_heldout(self) -> dict[str, float]:
         """Return loss and metrics of the held-out rows. A collective."""
-        return self._sums(self.heldout, self.heldout_reference)
+        return self._sums(self.heldout, self.heldout_facts)
 
     def state_dict(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint keeps beside weights, optimizer and random state."""

@@ -7,6 +7,8 @@ STEPS = 20
 LEARNING_RATE, BETAS = 1e-5, (0.9, 0.95)
 APART, PACKED, PACKED_LENGTH = 4, 2, 192
 """Rows of a step, bins of a step with packing, and tokens of a bin."""
+PAIRS, BETA = 2, 0.1
+"""Pairs of a step."""
 
 
 def talks(number: int = 80) -> list[list[dict[str, str]]]:
@@ -27,4 +29,19 @@ def talks(number: int = 80) -> list[list[dict[str, str]]]:
                 {"role": "assistant", "content": f"{a + b} - 1 = {a + b - 1}"},
             ]
         found.append(talk)
+    return found
+
+
+def pairs(number: int = STEPS * PAIRS) -> list[dict[str, list[dict[str, str]]]]:
+    """Return `number` prompts, each with an answer to prefer and another one."""
+    found = []
+    for i, talk in enumerate(talks(number)):
+        words = "Let me think about it." if i % 2 else f"{i} or so"
+        found.append(
+            {
+                "prompt": talk[:-1],
+                "chosen": talk[-1:],
+                "rejected": [{"role": "assistant", "content": words}],
+            }
+        )
     return found

@@ -1,10 +1,11 @@
-"""Loss and gradient norm of the first steps of TRL's SFTTrainer on SmolLM2-135M, which `test_trl.py` compares with.
+"""Loss and gradient norm of the first steps of TRL's SFTTrainer and DPOTrainer on SmolLM2-135M, for `test_trl.py`.
 
     asyncrl models get smollm2-135m --out MODEL
     python -m tests.train.supervised.trl_steps MODEL tests/train/supervised/trl_steps.json     # with trl==1.16.0
 
 TRL reads which tokens the assistant wrote from marks in the chat template; the model's own has none, so this one is it
-with marks around each answer and its stop token.
+with marks around each answer and its stop token. Its DPOTrainer learns all that the template writes after a prompt, so
+there the line break after the last message is left out, which no policy writes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.train.supervised.talks import APART, BETAS, LEARNING_RATE, PACKED, PACKED_LENGTH, STEPS, talks
+from tests.train.supervised.talks import (
+    APART,
+    BETA,
+    BETAS,
+    LEARNING_RATE,
+    PACKED,
+    PACKED_LENGTH,
+    PAIRS,
+    STEPS,
+    pairs,
+    talks,
+)
 
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
@@ -26,28 +38,62 @@ TEMPLATE = (
 )
 
 
+LAST = "{{ '\n' if not loop.last or messages[-1].role != 'assistant' }}"
+"""In place of the template's line break."""
+
+
 def steps(model: str, packing: bool) -> list[list[float]]:
-    """Return `[loss, gradient norm]` of each step."""
+    """Return `[loss, gradient norm]` of each step of supervised training."""
     from datasets import Dataset
-    from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = TEMPLATE
     with tempfile.TemporaryDirectory() as folder:
         args = SFTConfig(
-            output_dir=folder, max_steps=STEPS, per_device_train_batch_size=PACKED if packing else APART,
-            learning_rate=LEARNING_RATE, lr_scheduler_type="constant", adam_beta1=BETAS[0], adam_beta2=BETAS[1],
-            max_grad_norm=1.0, logging_steps=1, train_sampling_strategy="sequential", gradient_checkpointing=False,
-            bf16=False, use_cpu=True, report_to=[], save_strategy="no", assistant_only_loss=True, packing=packing,
-            max_length=PACKED_LENGTH if packing else 1024, model_init_kwargs={"dtype": "float32"}, optim="adamw_torch",
+            **_settings(folder), per_device_train_batch_size=PACKED if packing else APART,
+            assistant_only_loss=True, packing=packing, max_length=PACKED_LENGTH if packing else 1024,
         )  # fmt: skip
         rows = Dataset.from_list([{"messages": talk} for talk in talks()])
-        trainer = SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer)
-        trainer.train()
+        tokenizer = _tokenizer(model, TEMPLATE)
+        return _trained(SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
+
+
+def preference_steps(model: str) -> list[list[float]]:
+    """Return `[loss, gradient norm]` of each step of DPO."""
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    with tempfile.TemporaryDirectory() as folder:
+        args = DPOConfig(
+            **_settings(folder), per_device_train_batch_size=PAIRS, beta=BETA, precompute_ref_log_probs=True
+        )  # fmt: skip
+        tokenizer = _tokenizer(model, TEMPLATE.replace("{{ '\n' }}", LAST))
+        rows = Dataset.from_list(pairs())
+        return _trained(DPOTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
+
+
+def _settings(folder: str) -> dict[str, Any]:
+    return {
+        "output_dir": folder, "max_steps": STEPS, "learning_rate": LEARNING_RATE, "lr_scheduler_type": "constant",
+        "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "max_grad_norm": 1.0, "logging_steps": 1,
+        "train_sampling_strategy": "sequential", "gradient_checkpointing": False, "bf16": False, "use_cpu": True,
+        "report_to": [], "save_strategy": "no", "model_init_kwargs": {"dtype": "float32"}, "optim": "adamw_torch",
+    }  # fmt: skip
+
+
+def _tokenizer(model: str, template: str) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _trained(trainer: Any) -> list[list[float]]:
+    trainer.train()
     return [[line["loss"], line["grad_norm"]] for line in trainer.state.log_history if "grad_norm" in line]
 
 
 if __name__ == "__main__":
-    found = {"apart": steps(sys.argv[1], False), "packed": steps(sys.argv[1], True)}
+    model = sys.argv[1]
+    found = {"apart": steps(model, False), "packed": steps(model, True), "dpo": preference_steps(model)}
     Path(sys.argv[2]).write_text(json.dumps(found, indent=1) + "\n")
