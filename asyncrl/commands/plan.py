@@ -40,6 +40,20 @@ def add(subparsers: Subparsers) -> None:
     memory.add_argument("--json", type=Path, metavar="OUT", help="write the prediction there, too")
     memory.set_defaults(run=run_memory)
     _add_run(kinds)
+    cluster = kinds.add_parser(
+        "cluster",
+        help="what a job of Slurm or Kubernetes will ask for",
+        description="Print what `asyncrl train --render` would ask a cluster for: machines, GPUs, memory of the host, "
+        "room for the run folder, and what runs on which machine. Nothing is written or submitted.",
+    )
+    cluster.add_argument("recipe", help="as for `asyncrl train`")
+    cluster.add_argument("overrides", nargs="*", metavar="key=value")
+    cluster.add_argument("--nodes", type=int, default=1, metavar="N", help="machines of the whole run (1)")
+    cluster.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each (0)")
+    cluster.add_argument(
+        "--site", type=Path, metavar="FILE", help="what the cluster asks of every job, as in TOML"
+    )
+    cluster.set_defaults(run=run_cluster)
     published = kinds.add_parser(
         "published",
         help="published speed-ups of asynchronous training beside simulated ones",
@@ -117,6 +131,35 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.gpus < 1 or args.steps < 2:
         raise ConfigError(f"--gpus must be 1 or more and --steps 2 or more, got {args.gpus} and {args.steps}")
     return _plan_as_recorded(args) if args.calibrate else _plan_gpus(args)
+
+
+def run_cluster(args: argparse.Namespace) -> int:
+    from asyncrl.launch.check import check_recipe
+    from asyncrl.launch.rendered import render_slurm
+    from asyncrl.launch.site import load_site
+    from asyncrl.launch.spread import check_fits, machines_text
+    from asyncrl.plan.job import job_needs, job_request
+    from asyncrl.plan.load import load_for_gpus
+
+    if args.nodes < 1 or args.gpus < 0:
+        raise ConfigError(f"--nodes must be 1 or more and --gpus 0 or more, got {args.nodes} and {args.gpus}")
+    config, site = load_for_gpus(args.recipe, args.overrides), load_site(args.site)
+    check_recipe(config)
+    check_fits(config, args.nodes, args.gpus)
+    needs = job_needs(config, args.gpus)
+    print(f"{args.nodes} machine(s) with {args.gpus} GPU(s) each")
+    print(
+        f"  memory            {needs.memory_gib:>6} GiB each, {needs.shared_memory_gib} GiB of it in /dev/shm"
+    )
+    print(f"  run folder        {needs.storage_gib:>6} GiB on the head, on a disk that outlives the job")
+    print(f"  processes         {machines_text(config, args.nodes, args.gpus)}")
+    request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
+    script = render_slurm(config, request, site.slurm)["train.sbatch"]
+    print("Slurm:")
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            print(f"  {line.removeprefix('#SBATCH ')}")
+    return 0
 
 
 def run_published(args: argparse.Namespace) -> int:

@@ -108,11 +108,17 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         "--gpus", type=int, default=0, metavar="N", help="with --render: GPUs of each machine"
     )
     machines.add_argument("--image", default="", help="with --on k8s: the container image, which has asyncrl")
+    machines.add_argument(
+        "--site",
+        type=Path,
+        metavar="FILE",
+        help="with --render: a TOML file with what the cluster asks of every job (docs/scaling.md#your-cluster)",
+    )
 
 
 def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
     """Return the further machines of the run, None without any. Raises `ConfigError`."""
-    from asyncrl.launch.slurm import other_nodes, step
+    from asyncrl.launch.slurm import job_port, other_nodes, step
     from asyncrl.launch.spread import PORT, ClusterOptions
 
     port = args.port or PORT
@@ -136,6 +142,7 @@ def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
         if args.nodes:
             raise ConfigError(f"--nodes {args.nodes}: a Slurm job has the nodes it was given; leave it out")
         names = other_nodes()
+        port = args.port or job_port()
         steps = {name: tuple(step(name, [])) for name in names}
         return ClusterOptions(len(names), args.host, port, args.advertise, steps) if names else None
     if args.nodes < 1:
@@ -146,8 +153,10 @@ def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
 def _render(args: argparse.Namespace) -> int:
     """Write what a run is submitted with."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.rendered import Request, render_k8s, render_slurm, secret_name
+    from asyncrl.launch.rendered import render_k8s, render_slurm, secret_name
+    from asyncrl.launch.site import load_site
     from asyncrl.launch.spread import check_fits
+    from asyncrl.plan.job import job_request
     from asyncrl.run.folder import choose_folder
 
     if args.on not in ("slurm", "k8s"):
@@ -157,8 +166,13 @@ def _render(args: argparse.Namespace) -> int:
     config = load_config(args.recipe, args.overrides)
     name = choose_folder(config, find_recipe(args.recipe)).name
     check_fits(config, max(1, args.nodes), args.gpus)
-    request = Request(name, max(1, args.nodes), args.gpus, args.image)
-    files = render_slurm(config, request) if args.on == "slurm" else render_k8s(config, request)
+    site = load_site(args.site)
+    request = job_request(config, name, max(1, args.nodes), args.gpus, args.image)
+    files = (
+        render_slurm(config, request, site.slurm)
+        if args.on == "slurm"
+        else render_k8s(config, request, site.k8s)
+    )
     args.render.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         (args.render / file).write_text(text)

@@ -9,6 +9,20 @@ from collections.abc import Mapping
 from asyncrl.errors import ConfigError
 
 SCONTROL_S = 30.0
+PORTS = 20000, 10000
+"""The first port of the heads of jobs, and how many there are: below those that a system gives connections."""
+
+
+def job_port(env: Mapping[str, str] = os.environ) -> int:
+    """Return the port of this job's head, which another job on the same machine does not have. Raises `ConfigError`
+    outside of a job."""
+    number = env.get("SLURM_JOB_ID", "")
+    if not number.isdecimal():
+        raise ConfigError(
+            "--on slurm: SLURM_JOB_ID is missing: this is not inside a job of Slurm; see --render"
+        )
+    first, count = PORTS
+    return first + int(number) % count
 
 
 def other_nodes(env: Mapping[str, str] = os.environ) -> list[str]:

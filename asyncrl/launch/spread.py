@@ -394,6 +394,14 @@ def check_fits(config: Config, machines: int, gpus: int) -> None:
         raise ConfigError(f"engine.nodes = {config.engine.nodes}: the run has one machine; raise --nodes")
 
 
+def machines_text(config: Config, machines: int, gpus: int) -> str:
+    """Return on which of machines that are alike each process would be. Raises `ConfigError`."""
+    if machines == 1:
+        return "all on this machine"
+    alike = [Machine(f"machine {number}", gpus, frozenset(NODE_ROLES)) for number in range(1, machines + 1)]
+    return str(spread(config, alike[0], alike[1:]))
+
+
 def check_machines(config: Config) -> None:
     """Raise `ConfigError` for settings that need all processes on one machine."""
     section = config.placement

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 
+KEPT_CHECKPOINTS = 2
+"""So many stay in a run's folder, while a further one is written."""
 MARKER = "complete.json"
 """Written last; lists size and checksum of every other file."""
 STATE = "training_state"

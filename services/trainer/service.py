@@ -31,6 +31,7 @@ from asyncrl.endpoint import stalled_file, stop_file, wait_for_addresses
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.import_path import load_object
 from asyncrl.jsonfile import read_json, write_json
+from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
@@ -79,7 +80,6 @@ from asyncrl.weights.sampled import Sequence as SampledSequence
 BEAT_S = 1.0
 FOLLOW_S = 3.0
 """How often the trainer asks where the engines are."""
-KEPT_CHECKPOINTS = 2
 OUTER_RUN = "outer.json"
 """File of a run's folder with the id by which an outer optimizer knows the run."""
 

@@ -11,8 +11,9 @@ from asyncrl.config import apply_override, load_config, parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.generation import GenerateRequest
 from asyncrl.plan.architectures import architecture
+from asyncrl.plan.model_size import model_size
 from asyncrl.simulation.engine import SimulatedEngine
-from asyncrl.simulation.hardware import GPUS, gpu_costs, gpu_named, model_size, operations
+from asyncrl.simulation.hardware import GPUS, gpu_costs, gpu_named, operations
 from asyncrl.simulation.virtual_loop import run_virtually
 
 PUBLISHED = [
