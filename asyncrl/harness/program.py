@@ -24,7 +24,9 @@ from asyncrl.sandbox.protocol import Mount
 TARGET = "/opt/harness"
 """Where the program is inside."""
 RUNTIME = "/opt/runtime"
-"""Where its interpreter is inside, unless that is the system's."""
+"""Where its interpreter is inside, if it can be neither the system's nor under its own path."""
+TAKEN = ("/work/", "/tmp/", "/proc/", "/dev/", "/run/", "/etc/", "/lib", "/bin/", "/sbin/")
+"""Paths that a sandbox has other things at."""
 INSTALL_S = 1800.0
 """The longest that a package may take to install."""
 DONE = "installed.json"
@@ -111,8 +113,9 @@ def _of_npm(folder: Path) -> Installed:
     node = shutil.which("node")
     mounts, path = [Mount(str(folder), TARGET)], f"{TARGET}/node_modules/.bin"
     if node is not None and not os.path.realpath(node).startswith("/usr/"):
-        mounts.append(Mount(str(Path(os.path.realpath(node)).parents[1]), RUNTIME))
-        path += f":{RUNTIME}/bin"
+        prefix = str(Path(os.path.realpath(node)).parents[1])
+        mounts.append(Mount(prefix, _runtime(prefix)))
+        path += f":{_runtime(prefix)}/bin"
     return Installed(tuple(mounts), path, TARGET)
 
 
@@ -130,7 +133,7 @@ def _install_pip(program: Program, folder: Path) -> dict[str, str]:
             _run([interpreter, "-c", "import sys; print(sys.base_prefix)"], program).strip()
         )
         (folder / PREFIX).write_text(prefix)
-        base = f"{RUNTIME}/{os.path.relpath(base, prefix)}"
+        base = f"{_runtime(prefix)}/{os.path.relpath(base, prefix)}"
     for entry in (folder / "bin").iterdir():
         if entry.name.startswith("python"):
             entry.unlink()
@@ -151,6 +154,12 @@ def _install_pip(program: Program, folder: Path) -> dict[str, str]:
     return {entry["name"]: entry["version"] for entry in json.loads(listed)}
 
 
+def _runtime(prefix: str) -> str:
+    """Return where an interpreter's folder is inside: under its own path, at which it finds its libraries, unless a
+    sandbox has something else there."""
+    return RUNTIME if prefix.startswith(TAKEN) else prefix
+
+
 def _interpreter(program: Program) -> str:
     """Return the Python that the program runs on. Raises `UnavailableError` where it is not there."""
     if program.python is None:
@@ -165,7 +174,8 @@ def _interpreter(program: Program) -> str:
 def _of_pip(folder: Path) -> Installed:
     mounts = [Mount(str(folder), TARGET)]
     if (folder / PREFIX).exists():
-        mounts.append(Mount((folder / PREFIX).read_text(), RUNTIME))
+        prefix = (folder / PREFIX).read_text()
+        mounts.append(Mount(prefix, _runtime(prefix)))
     return Installed(tuple(mounts), f"{TARGET}/bin", TARGET)
 
 
