@@ -7,7 +7,14 @@ import threading
 import pytest
 from psutil._ntuples import snicaddr
 
-from asyncrl.endpoint import advertised_host, announce, announced_url, wait_for_addresses, write_addresses
+from asyncrl.endpoint import (
+    advertised_host,
+    announce,
+    announced_url,
+    in_url,
+    wait_for_addresses,
+    write_addresses,
+)
 from asyncrl.errors import ConfigError, DeadlineError
 
 OWN = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "eth1": "10.1.0.1"}
@@ -81,3 +88,11 @@ def test_a_machine_without_one_address_of_its_own_asks_for_a_name(monkeypatch):
         advertised_host("0.0.0.0")
     del interfaces["eth1"]
     assert advertised_host("0.0.0.0") == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("host", "written"), [("2605:340::1", "[2605:340::1]"), ("10.0.0.1", "10.0.0.1"), ("node1", "node1")]
+)
+def test_an_ipv6_address_stands_in_brackets_in_a_url(host, written):
+    # slime#859
+    assert in_url(host) == written

@@ -36,6 +36,88 @@ RECORDS = [
     },
 ]
 
+KINDS = [
+    ("keywords:existence", {"keywords": ["sea", "salt"]}, "The sea is full of salt.", "The sea is deep."),
+    (
+        "keywords:frequency",
+        {"keyword": "sea", "frequency": 2, "relation": "at least"},
+        "The sea, the sea.",
+        "The sea.",
+    ),
+    ("keywords:forbidden_words", {"forbidden_words": ["salt"]}, "The sea is salty.", "The sea has salt."),
+    (
+        "keywords:letter_frequency",
+        {"letter": "e", "let_frequency": 3, "let_relation": "at least"},
+        "See the sea.",
+        "A sea.",
+    ),
+    (
+        "language:response_language",
+        {"language": "de"},
+        "Das Meer ist sehr tief und blau und weit.",
+        "The sea is very deep and blue and wide.",
+    ),
+    ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "One.\n***\nTwo.", "One.\n\nTwo."),
+    (
+        "length_constraints:number_words",
+        {"num_words": 5, "relation": "less than"},
+        "The sea is deep.",
+        "The sea is deep and blue.",
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "waves"},
+        "The sea.\n\nWaves come.",
+        "Waves.\n\nThe sea.",
+    ),
+    (
+        "detectable_content:number_placeholders",
+        {"num_placeholders": 2},
+        "Dear [name], at [place].",
+        "Dear [name].",
+    ),
+    ("detectable_content:postscript", {"postscript_marker": "P.S."}, "Bye.\nP.S. Write.", "Bye."),
+    ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* One\n* Two", "* One\n* Two\n* Three"),
+    ("detectable_format:constrained_response", {}, "My answer is yes.", "Yes."),
+    (
+        "detectable_format:number_highlighted_sections",
+        {"num_highlights": 2},
+        "*one* and *two*",
+        "*one* and two",
+    ),
+    (
+        "detectable_format:multiple_sections",
+        {"section_spliter": "Section", "num_sections": 2},
+        "Section 1\na\nSection 2\nb",
+        "Section 1\na",
+    ),
+    ("detectable_format:json_format", {}, '```json\n{"a": 1}\n```', "{'a': 1}"),
+    ("detectable_format:title", {}, "<<The sea>>\nIt is deep.", "The sea\nIt is deep."),
+    ("combination:two_responses", {}, "One.\n******\nTwo.", "One. Two."),
+    (
+        "combination:repeat_prompt",
+        {"prompt_to_repeat": "Praise the sea."},
+        "Praise the sea. It is deep.",
+        "It is deep. Praise the sea.",
+    ),
+    (
+        "startend:end_checker",
+        {"end_phrase": "Any other questions?"},
+        "It is deep. Any other questions?",
+        "Any other questions? It is deep.",
+    ),
+    (
+        "change_case:english_capital",
+        {},
+        "THE OCEAN IS A VERY BEAUTIFUL PLACE AND I LOVE TO SWIM THERE WITH MY FRIENDS.",
+        "The sea is very deep and blue.",
+    ),
+    ("change_case:english_lowercase", {}, "the sea is very deep and blue.", "The sea is very deep and blue."),
+    ("punctuation:no_comma", {}, "Deep and blue.", "Deep, and blue."),
+    ("startend:quotation", {}, '"The sea is deep."', '"The sea" is deep.'),
+]
+"""Each instruction that needs no data of NLTK, its arguments, an answer that follows it, and one that does not."""
+
 
 @pytest.fixture(scope="module")
 def python(pytestconfig):
@@ -78,6 +160,23 @@ def test_an_answer_succeeds_if_it_follows_every_instruction(tasks, python):
     checks_of(python)._process.kill()
     checks_of(python)._process.wait()
     assert judged(answer, "[]", python).success
+
+
+def test_every_kind_of_instruction_is_judged_as_lm_eval_does(tmp_path, monkeypatch, python):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    file = tmp_path / "kinds.jsonl"
+    records = [
+        {"key": n, "prompt": "Praise the sea.", "instruction_id_list": [kind], "kwargs": [arguments]}
+        for n, (kind, arguments, _, _) in enumerate(KINDS)
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = {
+        kind: [judged(task, answer, python).success for answer in (right, wrong)]
+        for task, (kind, _, right, wrong) in zip(import_tasks("ifeval", file), KINDS, strict=True)
+    }
+    checks_of.cache_clear()
+    assert found == {kind: [True, False] for kind in found}
+    assert len(found) == 23
 
 
 def test_instructions_whose_data_is_missing_are_refused_before_anything_is_played(

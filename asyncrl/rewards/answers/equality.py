@@ -122,6 +122,8 @@ _SOLVED = re.compile(
     r"(<|>|\\[lg](?:e|eq|t)(?![A-Za-z]))\s?([^<>=,]{1,60})"
 )
 _VARIABLES = re.compile(r"(?<![A-Za-z])(?!e\b|i\b)[A-Za-z]")
+_LEADING_AND = re.compile(r"^\s*(?:and|or)\s+")
+_DOTS = re.compile(r"\\(?:l|c|v)?dots(?![A-Za-z])|…|\.\.\.")
 _AND = re.compile(r"\s+(?:and|or)\s+")
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
@@ -244,6 +246,9 @@ def _same(gold: str, answer: str) -> Plan:
         return Ask(gold, answer) if left is None or right is None else _same_list(left, right)
     if left is not None or right is not None:
         return _same_list(left or ("", [gold]), right or ("", [answer]))
+    if _DOTS.search(gold) or _DOTS.search(answer):
+        # Computer algebra leaves them out.
+        return _tokens(gold) == _tokens(answer)
     (gold, unit), (answer, given_unit) = split_unit(gold), split_unit(answer)
     # "5m" is five times m, unless the other side says that m is a unit.
     gold, answer = _without(gold, given_unit), _without(answer, unit)
@@ -435,10 +440,11 @@ def _split(text: str) -> list[str] | None:
     if depth:
         return None
     parts.append(text[start:])
+    parts = [_LEADING_AND.sub("", part) for part in parts]
     split = [
         piece for part in parts for piece in (_AND.split(part) if not re.search(r"[(\[{]", part) else [part])
     ]
-    members = [re.sub(r"^(?:and|or)\s+", "", part.strip()) for part in split]
+    members = [part.strip() for part in split]
     if len(members) > 1 and not members[-1]:
         members.pop()
     return members if all(members) else None

@@ -27,7 +27,7 @@ _LOWERED_RUN = re.compile(f"[{''.join(_LOWERED)}]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _SPACES = re.compile(r"(?<!\\)(?:\\[,;:!>]|\\q?quad\b|\\(?:hspace|vspace|mspace)\{[^{}]{0,20}\}|~|\\ )|\s+")
 _GROUPED = re.compile(
-    r"(?<![\d.])\d{1,3}(?:(?:,\\!|\{,\}|\\,|\\!|\\;|\\:|\\ |,|_|'|~| )\d{3})+(?![\d])(?!(?:,|\{,\}) ?\d)"
+    r"(?<![\d.])\d{1,3}(?:(?:,\\! ?|\{,\}|\\,|\\!|\\;|\\:|\\ |,|_|'|~| )\d{3})+(?![\d])(?!(?:,|\{,\}) ?\d)"
 )
 _GROUP_MARK = re.compile(r"[^\d]+")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
