@@ -124,7 +124,10 @@ def test_every_recipe_resolves(recipe):
         "smollm2_svamp": "smollm2-135m",
         **dict.fromkeys(("codex_grpo", "claude_code_grpo", "opencode_grpo"), "Qwen/Qwen3-8B"),
     }
-    if recipe in real:
+    if re.search(r"\d+gb", recipe):
+        assert re.fullmatch(r"Qwen/Qwen(3|2\.5)-[\d.]+B(-Instruct)?", config.model.path)
+        assert config.model.dtype == "bfloat16" and config.train.betas == (0.9, 0.95)
+    elif recipe in real:
         assert (config.model.path, config.train.betas) == (real[recipe], (0.9, 0.95))
     else:
         assert config.model.path == "sft"

@@ -27,7 +27,8 @@ class Search(ProceduralEnv):
     """`level` is the number of facts to look up (1 to 3) in an invented world of `size` documents.
 
     `world` is the seed of that world; -1 gives each task a world of its own, so that no fact can be learned by heart.
-    With `corpus`, a file of JSON lines {"title", "text"}, questions come from tasks' data: {"question", "answers"}.
+    With `corpus`, a file of JSON lines {"title", "text"}, questions come from tasks' data: "question" and "answers",
+    also called "golden_answers", or one "answer".
     """
 
     blocking: ClassVar[bool] = False
@@ -144,7 +145,9 @@ def _read(text: str, entity: str, relation: str) -> str:
 
 
 def _given(task: Task) -> Question:
-    text, answers = task.data.get("question"), task.data.get("answers")
+    text, answers = task.data.get("question"), task.data.get("answers", task.data.get("golden_answers"))
+    if answers is None and isinstance(task.data.get("answer"), str):
+        answers = [task.data["answer"]]
     if not isinstance(text, str) or not isinstance(answers, list) or not answers:
         raise ValueError(
             f"corpus: task {task.id!r} needs data with a question and a list of answers, got {task.data!r}"

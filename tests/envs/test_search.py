@@ -148,6 +148,14 @@ def test_a_corpus_and_questions_of_ones_own(tmp_path):
     assert step(env, Action("The moon")).reward == 1.0
 
 
+@pytest.mark.parametrize("key", [{"golden_answers": ["Moon"]}, {"answer": "Moon"}])
+def test_answers_of_other_data_sets_are_read_under_their_names(tmp_path, key):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps({"title": "Moon", "text": "It circles the Earth."}) + "\n")
+    env, _ = opened(data={"question": "What circles the Earth?", **key}, corpus=str(path))
+    assert env.question.answers == ("Moon",)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [("", "holds no document"), ("\n{}", "line 2: must be an object with title and text"), ("x", "line 1")],

@@ -45,7 +45,7 @@ class Likelihood:
     """The tokens to learn, each counting the same."""
 
     paired = drifts = False
-    metrics = ()
+    metrics: tuple[str, ...] = ()
 
     def size(self, rows: Sequence[Encoded]) -> float:
         return float(sum(int(row.mask[1:].sum()) for row in rows))
@@ -61,7 +61,7 @@ class Preference:
     """Pairs of answers to the same prompt, each pair counting the same."""
 
     paired, drifts = True, False
-    metrics = ("accuracy", "margin")
+    metrics: tuple[str, ...] = ("accuracy", "margin")
 
     def __init__(self, kind: Kind, beta: float) -> None:
         self._loss, self._beta = {"dpo": dpo_loss, "ipo": ipo_loss}[kind], beta
@@ -90,7 +90,7 @@ class Desirability:
     """Single answers that are desirable or not."""
 
     paired, drifts = False, True
-    metrics = ("accuracy", "margin")
+    metrics: tuple[str, ...] = ("accuracy", "margin")
 
     def __init__(self, beta: float) -> None:
         self._beta = beta

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 NAMES = ("Ann", "Ben", "Cleo", "Dan")
 STEPS = 20
 LEARNING_RATE, BETAS = 1e-5, (0.9, 0.95)
+SMALL_LEARNING_RATE = 1e-3
 APART, PACKED, PACKED_LENGTH = 4, 2, 192
 """Rows of a step, bins of a step with packing, and tokens of a bin."""
+ROLES = [f"<|im_start|>{role}\n" for role in ("system", "user", "assistant")]
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""ChatML without tools, as SmolLM2's."""
 PAIRS, BETA = 2, 0.1
 """Pairs of a step."""
 
@@ -45,3 +55,15 @@ def pairs(number: int = STEPS * PAIRS) -> list[dict[str, list[dict[str, str]]]]:
             }
         )
     return found
+
+
+def save_small(folder: Path) -> str:
+    """Save a random model of two layers, whose tokenizer is made of these words, with SmolLM2's chat template; return
+    its folder. Each time it is the same."""
+    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+
+    words = [message["content"] for talk in talks() for message in talk]
+    tokenizer = build_tokenizer([*words, *ROLES] * 4, 400, 256)
+    tokenizer.chat_template = TEMPLATE
+    save(folder, build_model(len(tokenizer), 64, 2, 2, 256, tokenizer.eos_token_id, seed=0), tokenizer)
+    return str(folder)

@@ -24,10 +24,13 @@ from tests.train.supervised.talks import (
     PACKED,
     PACKED_LENGTH,
     PAIRS,
+    SMALL_LEARNING_RATE,
     STEPS,
     pairs,
+    save_small,
     talks,
 )
+from tests.train.supervised.talks import TEMPLATE as SMALL_TEMPLATE
 
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
@@ -57,18 +60,24 @@ def steps(model: str, packing: bool) -> list[list[float]]:
         return _trained(SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
 
 
-def preference_steps(model: str) -> list[list[float]]:
-    """Return `[loss, gradient norm]` of each step of DPO."""
+def preference_steps(model: str, template: str, learning_rate: float) -> list[list[float]]:
+    """Return `[loss, gradient norm]` of each step of DPO. template: without the last line break."""
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
     with tempfile.TemporaryDirectory() as folder:
-        args = DPOConfig(
-            **_settings(folder), per_device_train_batch_size=PAIRS, beta=BETA, precompute_ref_log_probs=True
-        )  # fmt: skip
-        tokenizer = _tokenizer(model, TEMPLATE.replace("{{ '\n' }}", LAST))
+        settings = _settings(folder) | {"learning_rate": learning_rate, "per_device_train_batch_size": PAIRS}
+        args = DPOConfig(**settings, beta=BETA, precompute_ref_log_probs=True)
+        tokenizer = _tokenizer(model, template)
         rows = Dataset.from_list(pairs())
         return _trained(DPOTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
+
+
+def small_preference_steps() -> list[list[float]]:
+    """Return the same of the model that `save_small` makes."""
+    template = SMALL_TEMPLATE.replace("+ '<|im_end|>' + '\n'}}", "+ '<|im_end|>' }}" + LAST)
+    with tempfile.TemporaryDirectory() as folder:
+        return preference_steps(save_small(Path(folder)), template, SMALL_LEARNING_RATE)
 
 
 def _settings(folder: str) -> dict[str, Any]:
@@ -95,5 +104,10 @@ def _trained(trainer: Any) -> list[list[float]]:
 
 if __name__ == "__main__":
     model = sys.argv[1]
-    found = {"apart": steps(model, False), "packed": steps(model, True), "dpo": preference_steps(model)}
+    found = {
+        "apart": steps(model, False),
+        "packed": steps(model, True),
+        "dpo": preference_steps(model, TEMPLATE.replace("{{ '\n' }}", LAST), LEARNING_RATE),
+        "small_dpo": small_preference_steps(),
+    }
     Path(sys.argv[2]).write_text(json.dumps(found, indent=1) + "\n")
