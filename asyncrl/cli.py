@@ -55,7 +55,10 @@ COMMANDS = (
 MODULES = {"try": "try_rows"}
 """Modules of commands whose names are words of Python."""
 
-KINDS = {"plan": ("run", "memory", "cluster", "published"), "runs": ("list", "compare", "prune", "join-token")}
+KINDS = {
+    "plan": ("run", "memory", "cluster", "published"),
+    "runs": ("list", "compare", "prune", "join-token"),
+}
 """Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141
