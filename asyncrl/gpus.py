@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,14 @@ def grow_segments(env: MutableMapping[str, str] = os.environ) -> None:
     """
     if not ALLOCATOR & set(env):
         env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
+
+def find_own_programs(env: MutableMapping[str, str] = os.environ) -> None:
+    """Have the programs of this installation found where its environment was not activated: DeepSpeed compiles its Adam
+    for CPUs by ninja, which is one of them."""
+    own, path = str(Path(sys.executable).parent), env.get("PATH", "")
+    if own not in path.split(os.pathsep):
+        env["PATH"] = f"{own}{os.pathsep}{path}" if path else own
 
 
 def _names_device(name: str, listed: Sequence[ListedGpu]) -> bool:

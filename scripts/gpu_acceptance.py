@@ -1,10 +1,15 @@
 """Everything that a machine's first GPU should show, part by part; on a machine without one the same checks on its CPU.
 
     python scripts/gpu_acceptance.py [--json OUT] [--only NAME ...] [--again] [--page docs/performance.md]
+    python scripts/gpu_acceptance.py --short [--device cpu] [--json OUT]
 
 Each part is a process of at most 8 minutes, and a part that fails does not stop the others. Results are written after
 each part. A part that has passed on this machine is not run again, unless --again asks for it, so a run that was
 interrupted goes on where it was. The exit code is 0 when no part has failed.
+
+`--short` is for a GPU that is there for ten minutes: nine phases of 590 s in all (scripts/acceptance/phases.py), each
+with a limit of its own; one whose time is up keeps the figures it has. What a machine without a network needs for it,
+scripts/acceptance/carry.py packs. `--device cpu` runs the same phases with small models where there is no GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +21,18 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from acceptance.context import PART_S, Context, NotRun, run_part
 from acceptance.parts import PARTS
+from acceptance.phases import PHASES
 from bench.report import FAILED, NOT_RUN, PASSED, Record, as_table, describe_machine
 
 from asyncrl.jsonfile import write_json
 
+UNFINISHED = "not finished"
 WORK = Path(tempfile.gettempdir()) / f"asyncrl-acceptance-{os.getuid()}"
 BEGIN, END = "<!-- acceptance: begin -->", "<!-- acceptance: end -->"
 
@@ -31,16 +40,19 @@ BEGIN, END = "<!-- acceptance: begin -->", "<!-- acceptance: end -->"
 def main(argv: list[str] | None = None) -> int:
     """Run the parts; return the exit code."""
     args = _arguments(argv)
+    if args.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if args.part:
         return _one(args.part, args.work, args.result)
-    unknown = [name for name in args.only if name not in PARTS]
+    table = PHASES if args.short else PARTS
+    unknown = [name for name in args.only if name not in table]
     if unknown:
-        print(f"--only: there is no part {unknown[0]!r}; allowed: {', '.join(PARTS)}", file=sys.stderr)
+        print(f"--only: there is no part {unknown[0]!r}; allowed: {', '.join(table)}", file=sys.stderr)
         return 2
     machine = describe_machine()
     records = {record.name: record for record in _read(args.json)}
     args.work.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in args.only or PARTS:
+    for name in args.only or table:
         found = records.get(name)
         if found and found.status == PASSED and found.machine == machine and not args.again:
             print(f"{name}: passed on {found.date}", flush=True)
@@ -48,8 +60,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name}: {_about(name)}", flush=True)
         records[name] = _run(name, args.work, machine)
         print(as_line(records[name]), flush=True)
-        _write([records[name] for name in PARTS if name in records], args.json)
-    every = [records[name] for name in PARTS if name in records]
+        _write([records[name] for name in table if name in records], args.json)
+    every = [records[name] for name in table if name in records]
     if args.page:
         _fill(args.page, every)
     return 1 if any(record.status == FAILED for record in every) else 0
@@ -64,13 +76,30 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="run parts that have passed, too")
     parser.add_argument("--page", type=Path, help="a page whose table of results is written anew")
     parser.add_argument("--work", type=Path, default=WORK, help="folder for models and runs")
+    parser.add_argument(
+        "--short", action="store_true", help="the nine phases of ten minutes instead of the parts"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu"),
+        default="auto",
+        help="cpu: as if there were no GPU, with small models",
+    )
     parser.add_argument("--part", default="", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 
 def _about(name: str) -> str:
-    return (PARTS[name].__doc__ or "").strip()
+    return (_function(name).__doc__ or "").strip()
+
+
+def _function(name: str) -> Callable[[Context], Any]:
+    return PHASES[name][1] if name in PHASES else PARTS[name]
+
+
+def _limit_s(name: str) -> float:
+    return PHASES[name][0] if name in PHASES else PART_S
 
 
 def _run(name: str, work: Path, machine: str) -> Record:
@@ -79,13 +108,13 @@ def _run(name: str, work: Path, machine: str) -> Record:
     result.unlink(missing_ok=True)
     start = time.monotonic()
     command = [sys.executable, __file__, "--part", name, "--work", str(work), "--result", str(result)]
-    code, said = run_part(command)
-    if result.exists():
-        record = _read_one(result)
-    elif code is None:
-        record = Record(name, FAILED, f"not finished within {PART_S:g} s: {said}")
-    else:
-        record = Record(name, FAILED, f"exit code {code}: {said}")
+    code, said = run_part(command, _limit_s(name))
+    record = _read_one(result) if result.exists() else Record(name, FAILED, UNFINISHED)
+    if record.reason == UNFINISHED:
+        # The figures that it has found stay.
+        record.reason = f"exit code {code}: {said}"
+        if code is None:
+            record.reason = f"not finished within {_limit_s(name):g} s: {said}"
     record.wall_s = round(time.monotonic() - start, 1)
     record.machine, record.date = machine, datetime.date.today().isoformat()
     return record
@@ -95,12 +124,16 @@ def _one(name: str, work: Path, result: Path) -> int:
     """Run one part in this process and write its record."""
     context = Context(work)
     in_place = "" if context.gpus else "on the CPU"
+    record = Record(name, FAILED, UNFINISHED)
     try:
-        record = Record(name, PASSED, in_place, PARTS[name](context))
+        for figure in _function(name)(context):
+            record.figures.append(figure)
+            result.write_text(json.dumps(record.to_json()))
+        record.status, record.reason = PASSED, in_place
     except NotRun as reason:
-        record = Record(name, NOT_RUN, str(reason))
+        record.status, record.reason = NOT_RUN, str(reason)
     except Exception as error:
-        record = Record(name, FAILED, f"{type(error).__name__}: {error}")
+        record.reason = f"{type(error).__name__}: {error}"
     result.write_text(json.dumps(record.to_json()))
     return 0
 

@@ -26,7 +26,7 @@ def parts(acceptance, monkeypatch):
     def of(**functions):
         monkeypatch.setattr(acceptance, "PARTS", functions)
 
-        def in_process(command):
+        def in_process(command, timeout_s):
             name, work, result = command[3], Path(command[5]), Path(command[7])
             return acceptance._one(name, work, result), ""
 
@@ -119,3 +119,45 @@ def test_every_part_says_what_it_checks_and_is_on_the_page(acceptance):
     page = (SCRIPTS.parent / "docs" / "performance.md").read_text()
     for name, part in acceptance.PARTS.items():
         assert part.__doc__ and f"`{name}`" in page
+
+
+def test_the_short_run_has_nine_phases_for_ten_minutes(acceptance):
+    limits = [limit_s for limit_s, _ in acceptance.PHASES.values()]
+    assert (len(limits), sum(limits)) == (9, 590)
+
+
+def test_a_phase_whose_time_is_up_keeps_the_figures_it_has(acceptance, tmp_path, monkeypatch, capsys):
+    def slow(context):
+        """Slow."""
+        yield acceptance_figure(acceptance)
+        raise KeyboardInterrupt
+
+    def interrupted(command, timeout_s):
+        assert timeout_s == 20
+        with pytest.raises(KeyboardInterrupt):
+            acceptance._one(command[3], Path(command[5]), Path(command[7]))
+        return None, "its last words"
+
+    monkeypatch.setattr(acceptance, "PHASES", {"slow": (20, slow)})
+    monkeypatch.setattr(acceptance, "run_part", interrupted)
+    out = tmp_path / "short.json"
+    assert acceptance.main(["--short", "--json", str(out), "--work", str(tmp_path / "work")]) == 1
+    found = results(out)["slow"]
+    assert (found["status"], found["reason"]) == ("failed", "not finished within 20 s: its last words")
+    assert len(found["figures"]) == 1
+
+
+@pytest.mark.slow
+def test_the_cheapest_phases_run_on_a_cpu(acceptance, tmp_path):
+    out = tmp_path / "short.json"
+    words = ["--short", "--device", "cpu", "--only", "copy_rates", "publish_breakdown", "--json", str(out)]
+    assert acceptance.main([*words, "--work", str(tmp_path / "work")]) == 0
+    found = results(out)
+    rates = {figure["name"]: figure["value"] for figure in found["copy_rates"]["figures"]}
+    assert rates.keys() >= {
+        "to the host, fresh pages",
+        "to the host, reused pages",
+        "to the host, shared memory",
+    }
+    written = {figure["name"]: figure["value"] for figure in found["publish_breakdown"]["figures"]}
+    assert written["0.6B: version"] > 0 and written["0.6B: written in all"] > 0

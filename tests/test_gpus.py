@@ -1,8 +1,21 @@
 """GPUs are found as CUDA would show them, from recorded outputs of `nvidia-smi -L`: no GPU is here."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from asyncrl.gpus import ListedGpu, found_gpus, list_gpus, on_cpu, parse_list, visible, visible_env
+from asyncrl.gpus import (
+    ListedGpu,
+    find_own_programs,
+    found_gpus,
+    grow_segments,
+    list_gpus,
+    on_cpu,
+    parse_list,
+    visible,
+    visible_env,
+)
 
 TWO = """GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
 GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-c6d4f1ef-42e4-7de3-91c7-45d71c87eb3f)
@@ -67,3 +80,21 @@ def test_a_driver_that_does_not_answer_is_no_gpu(monkeypatch, tmp_path):
     smi.write_text(f"#!/bin/sh\nprintf '%s' '{TWO}'\n")
     assert (known, [gpu.uuid[:8] for gpu in list_gpus()]) == (known, ["GPU-5d5b", "GPU-c6d4"])
     assert known == 0 or not on_cpu()
+
+
+def test_a_trainer_has_torch_grow_its_segments_unless_the_user_says_otherwise():
+    env = {}
+    grow_segments(env)
+    assert env == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        given = {name: "max_split_size_mb:512"}
+        grow_segments(given)
+        assert given == {name: "max_split_size_mb:512"}
+
+
+def test_programs_of_this_installation_are_found_without_activating_it():
+    own = str(Path(sys.executable).parent)
+    for before, after in (("/usr/bin", f"{own}:/usr/bin"), ("", own), (f"/usr/bin:{own}", f"/usr/bin:{own}")):
+        env = {"PATH": before}
+        find_own_programs(env)
+        assert env == {"PATH": after}

@@ -82,9 +82,7 @@ def _add_run(kinds: Any) -> None:
         help="a100-40, a100-80, l40s, h20, h100 (default), h200 or b200",
     )
     run.add_argument("--calibrate", type=Path, metavar="RUN", help="folder of a run of a minute or more")
-    run.add_argument(
-        "--steps", type=int, default=12, metavar="N", help="steps to simulate of each layout (12)"
-    )
+    run.add_argument("--steps", type=int, default=8, metavar="N", help="steps to simulate of each layout (8)")
     run.add_argument("--turns", type=int, default=1, metavar="N", help="turns of an episode (1)")
     run.add_argument("--prompt-tokens", type=int, default=500, metavar="N", help="tokens of a prompt (500)")
     run.add_argument(
@@ -195,7 +193,7 @@ def _plan_gpus(args: argparse.Namespace) -> int:
     print(
         f"{args.gpus} x {args.device}, episodes of {workload.turns} turn(s), {workload.prompt_tokens} prompt tokens, "
         f"{workload.sampled_tokens:g} (median) sampled ones a turn, tools {workload.tool_s:g} s; "
-        "speeds from data sheets, never compared with a GPU"
+        "engines at speeds that published rates bear out, a trainer's from data sheets"
     )
     found = search(config, gpu, args.gpus, workload, args.steps, lambda line: print(line, file=sys.stderr))
     print(candidates_text(found))

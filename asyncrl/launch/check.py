@@ -40,6 +40,7 @@ from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.services.buffer.messages import MAX_BODY_BYTES
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
@@ -49,6 +50,9 @@ from asyncrl.weights.nixl_agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
+MIB = 2**20
+TOKEN_BYTES = 16
+"""Of a token in a group: its id, log-probability, version and mask."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 
@@ -118,12 +122,15 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
         check_machines(config)
     tools = check_tasks(config)
     check_pool(config)
-    _check_whole(check_model("model.path", config.model.path, config), "model.path", config.model.path)
+    described = check_model("model.path", config.model.path, config)
+    _check_whole(described, "model.path", config.model.path)
+    check_group_size(config, described)
     if config.sft.data:
         check_supervised(config)
     notes = check_turn_format(config, tools)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)
+    check_same_reductions(config)
     check_kv_offload(config.engine.kv_offload_gib)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
@@ -292,6 +299,41 @@ def _check_whole(description: Mapping[str, Any], key: str, path: str) -> None:
             "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
             "dequantize=True in its quantization_config. engine.quantization rounds while sampling"
         )
+
+
+def check_group_size(config: Config, description: Mapping[str, Any]) -> None:
+    """Refuse groups that the buffer would not take: the experts of each token are the most of them.
+
+    Raises `ConfigError`.
+    """
+    text = description.get("text_config") or description
+    chosen, layers = text.get("num_experts_per_tok", 0), text.get("num_hidden_layers", 0)
+    if not config.train.router_replay or not chosen:
+        return
+    experts = text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0
+    token_bytes = TOKEN_BYTES + chosen * layers * (1 if experts <= 256 else 2)
+    needed = config.rollout.group_size * config.max_tokens * token_bytes
+    if needed > MAX_BODY_BYTES:
+        most = MAX_BODY_BYTES // (token_bytes * config.rollout.group_size)
+        raise ConfigError(
+            f"train.router_replay: a group of rollout.group_size={config.rollout.group_size} episodes of "
+            f"engine.max_model_len={config.engine.max_model_len} tokens with their experts has {needed / MIB:.0f} MiB, "
+            f"and the buffer takes {MAX_BODY_BYTES / MIB:.0f}; have smaller groups, or at most {most:,} tokens"
+        )
+
+
+def check_same_reductions(config: Config) -> None:
+    """Refuse a group of trainer and engines of which one side alone has NCCL's settings of batch invariance.
+
+    Raises `ConfigError`.
+    """
+    for name in ("", *config.policies):
+        engine = config.policy(name).engine
+        if engine.batch_invariant and engine.weight_transfer == "collective":
+            raise ConfigError(
+                "engine.batch_invariant: sets NCCL's algorithm in the engines alone, and "
+                "engine.weight_transfer='collective' is a group of theirs with the trainer; use 'shared_file' or 'http'"
+            )
 
 
 def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> None:

@@ -1,8 +1,12 @@
-"""Which schedule and which split of the GPUs trains the most groups an hour: all of them are simulated."""
+"""Which schedule and which split of the GPUs trains the most groups an hour: the likeliest ones are simulated.
+
+Simulating one takes seconds, and there are dozens. `estimate` says of each how long a step would take if engines and
+trainer never waited for each other but as the schedule asks; the best by it are simulated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from asyncrl.config import Config, parse_config
@@ -10,12 +14,17 @@ from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.simulation.cluster import Outcome, simulate
 from asyncrl.simulation.costs import Costs
 from asyncrl.simulation.hardware import Gpu, gpu_costs
-from asyncrl.simulation.workload import Workload
+from asyncrl.simulation.workload import EpisodeShape, Workload
+from asyncrl.types import Task
 
 SCHEDULES = ("synchronous", "one_step_off", "asynchronous", "partial")
 TENSOR_PARALLEL = (1, 2, 4, 8)
 SPLITS = 8
 """Splits of the GPUs that are tried for each number of GPUs an engine has."""
+SIMULATED = 10
+"""Layouts that are simulated."""
+SAMPLE = 64
+"""Groups whose lengths an estimate is made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +85,9 @@ def search(
     steps: int,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Candidate]:
-    """Simulate each layout that fits; the most groups an hour first. Raises `ConfigError` where none fits."""
+    """Simulate the likeliest layouts that fit; the most groups an hour first. Raises `ConfigError` where none fits."""
     found = []
-    for layout in layouts(gpus):
-        costs = gpu_costs(config, gpu, layout.trainer_gpus, layout.tensor_parallel, layout.by_turns)
-        if costs is None:
-            continue
+    for layout, costs in likeliest(config, gpu, gpus, workload):
         tell(
             f"{layout.schedule}: trainer {layout.trainer_gpus}, {layout.engines} engine(s) of {layout.tensor_parallel}"
         )
@@ -93,6 +99,55 @@ def search(
             f"model.path: {config.model.path} fits no split of {gpus} such GPUs; `asyncrl plan memory` shows the sums"
         )
     return sorted(found, key=lambda one: -one.outcome.groups_per_hour)
+
+
+def likeliest(
+    config: Config, gpu: Gpu, gpus: int, workload: Workload, limit: int = SIMULATED
+) -> list[tuple[Layout, Costs]]:
+    """Return the layouts that fit and may be the fastest, by their estimates; the best of each schedule among them."""
+    fitting: list[tuple[float, Layout, Costs]] = []
+    sample = [
+        workload.group(Task(f"estimate-{number}", ""), config.rollout.group_size) for number in range(SAMPLE)
+    ]
+    for layout in layouts(gpus):
+        costs = gpu_costs(config, gpu, layout.trainer_gpus, layout.tensor_parallel, layout.by_turns)
+        if costs is not None:
+            took = estimate(with_schedule(config, layout.schedule), layout, costs, sample)
+            fitting.append((took, layout, costs))
+    fitting.sort(key=lambda one: one[0])
+    kinds = {(one[1].schedule, one[1].by_turns): one for one in reversed(fitting)}
+    chosen = {id(one): one for one in (*kinds.values(), *fitting)}
+    return [(layout, costs) for _, layout, costs in list(chosen.values())[:limit]]
+
+
+def estimate(config: Config, layout: Layout, costs: Costs, sample: Sequence[Sequence[EpisodeShape]]) -> float:
+    """Return the seconds of a step if nothing waited but as the schedule asks. sample: groups of the workload."""
+    engine, trainer = costs.engine, costs.trainer
+    shapes = [shape for group in sample for shape in group]
+    sampled = sum(turn.sampled_tokens for shape in shapes for turn in shape.turns) / len(shapes)
+    context = sum(shape.context_tokens for shape in shapes) / len(shapes)
+    tools_s = sum(turn.tool_s for shape in shapes for turn in shape.turns) / len(shapes)
+    episodes = config.buffer.groups_per_step * config.rollout.group_size
+    ahead = 1 + (config.buffer.max_staleness if layout.schedule != "synchronous" else 0)
+    together = max(1.0, min(
+        engine.max_num_seqs, engine.kv_tokens / context, episodes * min(2, ahead) / layout.engines,
+    ))  # fmt: skip
+    iteration_s = engine.iteration(int(together), together * context / 2)
+    decoding_s = episodes * sampled / layout.engines / together * iteration_s
+    prefill_s = episodes * (context - sampled) / layout.engines * engine.prefill_token_s
+    training_s = episodes * context * trainer.token_s + trainer.step_s
+    # What the last episodes take, in which few are left: until then as many as fit run together.
+    longest = max(sum(turn.sampled_tokens for turn in shape.turns) for shape in shapes)
+    tail_s = (longest - sampled) * engine.iteration(8, 8 * context) / 2 + tools_s
+    generating_s = decoding_s + prefill_s + trainer.swap_s
+    match layout.schedule:
+        case "synchronous":
+            return generating_s + tail_s + training_s + trainer.publish_s + 2 * costs.turn_s
+        case "one_step_off" | "asynchronous":
+            return max(generating_s + tail_s, training_s + trainer.publish_s)
+        case _:
+            recomputed_s = together * context / 2 * engine.prefill_token_s
+            return max(generating_s + recomputed_s, training_s + trainer.publish_s)
 
 
 def try_layout(config: Config, costs: Costs, workload: Workload, engines: int, steps: int) -> Outcome | None:

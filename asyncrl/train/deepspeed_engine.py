@@ -540,7 +540,7 @@ class TrainEngine:
             parameters = [parameter for _, parameter in bucket]
             with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0):
                 for name, parameter in bucket if self.rank == 0 else ():
-                    kept[name] = parameter.detach().cpu().clone()
+                    kept[name] = parameter.detach().to("cpu", copy=True)
                     parameter.data.copy_(weights[name])
         return kept
 

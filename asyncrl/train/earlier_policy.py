@@ -7,6 +7,7 @@ meanwhile, which are put back bit by bit.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ from asyncrl.train.lora import published
 from asyncrl.train.vision import Placed
 from asyncrl.weights.files import read_weights, weights_path
 
+log = logging.getLogger(__name__)
+_told = False
+"""Whether it was said that there is no room."""
 Scorer = Callable[..., dict[str, Tensor]]
 """Token ids [B,T], mask [B,T], temperature, `want` and `images` to `logp` [B,T], as `PolicyModel.forward`."""
 
@@ -93,8 +97,23 @@ def _fits(engine: TrainEngine, path: Path) -> bool:
         num_bytes = path.stat().st_size
     except OSError:
         return False
-    return (
-        engine.stage == 3
-        or engine.device.type != "cuda"
-        or torch.cuda.mem_get_info(engine.device)[0] > 2 * num_bytes
-    )
+    if engine.stage == 3 or engine.device.type != "cuda":
+        return True
+    free = free_bytes(engine.device)
+    if free > 2 * num_bytes:
+        return True
+    global _told
+    if not _told:
+        _told = True
+        log.warning(
+            "log-probabilities of tokens that an earlier version sampled are not checked: its weights need twice "
+            "%.1f GiB, and %.1f GiB of the GPU are free; a smaller train.micro_batch_tokens leaves more, and "
+            "train.zero_stage=3 needs none", num_bytes / 2**30, free / 2**30,
+        )  # fmt: skip
+    return False
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return what may be allocated of a GPU: what nobody has, and what torch keeps of what was freed."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached

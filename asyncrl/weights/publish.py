@@ -74,10 +74,13 @@ class FilePublisher:
         deltas: bool = False,
         keep_kv: bool = False,
         members: Members | None = None,
+        turn_s: float = 0.0,
     ) -> None:
         self.directory = Path(directory)
         self.finish_requests = finish_requests
         """Let running requests finish under the old weights, instead of continuing under the new ones."""
+        self.turn_s = turn_s if finish_requests else 0.0
+        """How long an engine may take to finish them, before it commits."""
         self.keep_kv = keep_kv
         """Let running requests keep what the old weights computed."""
         self.engines = list(engines)
@@ -137,7 +140,8 @@ class FilePublisher:
         body = {"limit_s": limit_s, "finish_requests": self.finish_requests}
         engines = [engine for engine in self.engines if engine.url not in self.quarantined]
         missed: dict[str, str] = {}
-        answers = await ask_each(engines, "weights/interrupt", body, self.phase_timeout_s, missed)
+        answer_s = self.phase_timeout_s + self.turn_s
+        answers = await ask_each(engines, "weights/interrupt", body, answer_s, missed)
         found = []
         for url, answer in answers.items():
             if answer["version"] == version:
@@ -188,7 +192,7 @@ class FilePublisher:
         if before is not None and before.version >= file.version:
             # A restarted trainer goes back: from now on no engine may load the versions it has rolled back.
             write_committed(self.directory, file)
-        deadline = time.monotonic() + self.wait_s
+        deadline = time.monotonic() + self.wait_s + self.turn_s
         while True:
             report, committed, file = await self._transaction(file)
             if committed:
@@ -265,9 +269,10 @@ class FilePublisher:
         report.prepare_s = time.perf_counter() - start
         return report, await self._on_each(prepared, "weights/commit", file, report), file
 
-    def _limit_s(self, file: WeightFile) -> float:
+    def _limit_s(self, file: WeightFile, path: str = "") -> float:
         """How long an engine may take for a phase."""
-        return self.phase_timeout_s + file.num_bytes / SLOWEST_READ_BYTES_PER_S
+        turn_s = self.turn_s if path == "weights/commit" else 0.0
+        return self.phase_timeout_s + turn_s + file.num_bytes / SLOWEST_READ_BYTES_PER_S
 
     async def _watch(self, engine: EngineControl, file: WeightFile) -> None:
         """Offer the newest version to an engine that restarts and cannot see it in the trainer's folder."""
@@ -293,7 +298,7 @@ class FilePublisher:
                     # It does not see the trainer's files, or could not use the delta.
                     await self._carry(replace(file, delta=None), [engine])
                     await engine.request("weights/prepare", file.to_json(), self._limit_s(file))
-                await engine.request("weights/commit", file.to_json(), self._limit_s(file))
+                await engine.request("weights/commit", file.to_json(), self._limit_s(file, "weights/commit"))
             except AsyncRLError as error:
                 self.quarantined[engine.url] = str(error)
             else:
@@ -305,7 +310,7 @@ class FilePublisher:
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
     ) -> list[EngineControl]:
         body = file.to_json() | {"finish_requests": self.finish_requests, "keep_kv": self.keep_kv}
-        calls = [engine.request(path, body, self._limit_s(file)) for engine in engines]
+        calls = [engine.request(path, body, self._limit_s(file, path)) for engine in engines]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = []
         for engine, answer in zip(engines, answers, strict=True):

@@ -153,5 +153,5 @@ def _make_model(folder: Path, shape: dict[str, Any]) -> None:
     torch.manual_seed(0)
     corpus = [f"Move {direction} {number}" for direction in ("left", "right") for number in range(300)]
     tokenizer = build_tokenizer(corpus, min(WORDS, shape["vocab_size"]), 2048)
-    config = Qwen3Config(**shape, max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id)
+    config = Qwen3Config(**shape, max_position_embeddings=65536, eos_token_id=tokenizer.eos_token_id)
     save(folder, Qwen3ForCausalLM(config), tokenizer)

@@ -21,9 +21,9 @@ RUN .venv/bin/pip install --no-deps --no-build-isolation ./source && rm -r sourc
 
 # Which GPUs and which parts of the driver NVIDIA's container toolkit brings in.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-# The compiler of CUDA that the lock brings.
-ENV CUDA_HOME=/opt/asyncrl/.venv/lib/python3.11/site-packages/nvidia/cu13
-ENV PATH=/opt/asyncrl/.venv/bin:$CUDA_HOME/bin:$PATH
+# The lock brings a compiler of CUDA, too, in .venv/lib/python3.11/site-packages/nvidia/cu13. It is not on the path: vLLM
+# would then compile kernels of FlashInfer when it starts, which has never been tried with it.
+ENV PATH=/opt/asyncrl/.venv/bin:$PATH
 # Runs, caches and files of your own are in the current folder: mount one.
 WORKDIR /work
 ENTRYPOINT ["asyncrl"]

@@ -42,11 +42,12 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         if config.train.ranks > 1:
             os.environ[RANK_OF] = str(args.folder)
             return _run_ranks(config.train.ranks_each, args)
-    from asyncrl.gpus import grow_segments
+    from asyncrl.gpus import find_own_programs, grow_segments
     from asyncrl.process_hooks import collecting_no_garbage, die_with_parent
 
     die_with_parent()
     grow_segments()
+    find_own_programs()
     with collecting_no_garbage():
         from asyncrl.services.trainer.service import run_trainer
     try:

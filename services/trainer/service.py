@@ -100,6 +100,7 @@ class SyncFilePublisher:
         deltas: bool = False,
         keep_kv: bool = False,
         members: Members | None = None,
+        turn_s: float = 0.0,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
@@ -111,7 +112,7 @@ class SyncFilePublisher:
         """Returns the buffer's description of the job, with where its engines are; None without an answer."""
         self.publisher = FilePublisher(
             directory, list(self._clients.values()), 60.0, wait_s, finish_requests, carrier, deltas, keep_kv,
-            members,
+            members, turn_s,
         )  # fmt: skip
         self.rank = rank
         self._closed = threading.Event()
@@ -225,6 +226,8 @@ def open_publisher(
         lambda: described_job(source), config.train.schedule == "asynchronous",
         open_carrier(config, engine, credentials) if engine.rank == 0 else None, config.engine.weight_delta,
         config.engine.keep_kv, open_members(config, folder, weights_dir, exploiter),
+        # No turn lasts longer than its episode may.
+        config.rollout.episode_timeout_s,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from asyncrl.plan.predict import Planner
 from asyncrl.plan.states import Size, kept
 from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.plan.training import measure_step
+from asyncrl.train.deepspeed_engine import bucket_size
 from asyncrl.train.optimizers import moment_bytes
 
 GIB = 2**30
@@ -124,7 +125,7 @@ def test_checkpoints_in_memory_count_in_host_memory():
     assert "checkpoints in memory" not in str(planner.predict(load_for_gpus("math_qwen3_grpo", words)).host)
 
 
-def test_offloading_is_named_where_it_makes_a_run_fit():
+def test_an_adapter_and_offloading_are_named_where_they_make_a_run_fit():
     words = [
         "engine.max_model_len=1024",
         "train.micro_batch_tokens=1024",
@@ -132,10 +133,76 @@ def test_offloading_is_named_where_it_makes_a_run_fit():
     ]
     planner = Planner(9 * GIB, 2)
     found = planner.advise(planner.predict(load_for_gpus("math_qwen3_grpo", words)))
-    assert not found.fits and "train.offload=optimizer" in found.advice
-    fits = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, *found.advice]))
+    assert not found.fits
+    named = [found.advice, *found.others]
+    assert ["lora.rank=32"] in named
+    offloaded = next(one for one in named if "train.offload=optimizer" in one)
+    fits = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, *offloaded]))
     # Master, moments and gradients in float32.
     assert fits.fits and 16 * 596_049_920 in fits.host.values()
+
+
+@pytest.mark.parametrize(
+    ("words", "gib"),
+    [
+        # Frozen weights are there once.
+        (
+            [
+                "model.path=Qwen/Qwen3-4B",
+                "lora.rank=16",
+                "engine.max_model_len=4096",
+                "train.micro_batch_tokens=4096",
+            ],
+            24,
+        ),
+        (
+            [
+                "model.path=Qwen/Qwen3-8B",
+                "lora.rank=16",
+                "engine.max_model_len=8192",
+                "train.micro_batch_tokens=8192",
+            ],
+            48,
+        ),
+        (["model.path=Qwen/Qwen3-1.7B"], 80),
+        # The commonest first GPU.
+        ([], 24),
+    ],
+)
+def test_what_people_have_is_enough(words, gib):
+    found = Planner(gib * GIB, 1).predict(load_for_gpus("math_qwen3_grpo", words))
+    assert found.fits, found.problems
+
+
+def test_engines_take_the_largest_share_with_which_a_run_fits():
+    config = load_for_gpus("math_qwen3_grpo")
+    for gib, share in ((80, 0.45), (24, 0.351)):
+        found = Planner(gib * GIB, 1).predict(config)
+        assert (found.fits, found.utilization) == (True, share)
+        assert f"engines take {share:g}" in found.placement
+    # What is said stands, though less would fit.
+    given = load_for_gpus("math_qwen3_grpo", ["engine.gpu_memory_utilization=0.7"])
+    assert Planner(24 * GIB, 1).predict(given).utilization == 0.7
+
+
+def test_frozen_weights_are_loaded_once_and_trained_ones_copied():
+    adapter = Size(parameters=1000, trained=10, bytes=2000, trained_bytes=20, moments=80)
+    whole = Size(1000, 1000, 2000, 2000, 8000)
+    zero = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 10}, "bf16": {"enabled": True}}
+    assert [kept(size, zero, 1).loading for size in (adapter, whole)] == [2020, 4000]
+
+
+def test_a_fused_optimizer_keeps_no_roots_of_second_moments():
+    size = Size(1000, 1000, 2000, 2000, 8000)
+    zero = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 10}, "bf16": {"enabled": True}}
+    plain, fused = (kept(size, zero, 4, fused=one).step for one in (False, True))
+    # Float32 numbers of a quarter of the weights.
+    assert plain - fused == 4 * 1000 // 4
+
+
+def test_buckets_follow_the_models_size():
+    sizes = [bucket_size(number) for number in (1000, 596 * 10**6, 1720 * 10**6, 8 * 10**9)]
+    assert sizes == [1000, 50_000_000, 107_500_000, 200_000_000]
 
 
 def test_the_cache_is_what_weights_and_the_largest_step_leave():

@@ -49,6 +49,26 @@ def test_a_run_that_fits_is_not_refused(gpus):
     assert len(commands) == 1 and "81920MiB" in commands[0]
 
 
+def test_a_run_that_does_not_fit_can_be_started_all_the_same(gpus, capsys):
+    gpus(8 * GIB)
+    config = load_config("math_qwen3_grpo", ["model.dtype=bfloat16"])
+    assert refuse.check_memory(config, even_so=True) == config
+    said = capsys.readouterr().err
+    assert (
+        "warning: this run does not fit the GPUs" in said and "started all the same (--ignore-memory)" in said
+    )
+
+
+def test_a_smaller_share_for_the_engines_is_said_and_taken(gpus, capsys):
+    gpus(24 * GIB)
+    taken = refuse.check_memory(load_config("math_qwen3_grpo", ["model.dtype=bfloat16"]))
+    assert taken.engine.gpu_memory_utilization == 0.351
+    assert (
+        "note: engines take 0.351 of a GPU's memory instead of 0.45, so that all fits"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_model_of_unknown_shape_is_not_refused(gpus, capsys):
     gpus(80 * GIB)
     refuse.check_memory(load_config("math_qwen3_grpo", ["model.path=nobody/nothing"]))
@@ -84,7 +104,7 @@ def test_on_a_cpu_only_what_cannot_fit_for_certain_is_refused(tmp_path, monkeypa
 
 
 def test_the_command_refuses_before_there_is_a_run_folder(tmp_path, monkeypatch, capsys):
-    def too_large(config):
+    def too_large(config, even_so):
         raise ConfigError("does not fit")
 
     monkeypatch.chdir(tmp_path)

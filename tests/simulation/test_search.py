@@ -6,7 +6,10 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.config import load_config
-from asyncrl.simulation.search import layouts, with_schedule
+from asyncrl.plan.load import load_for_gpus
+from asyncrl.simulation.hardware import gpu_named
+from asyncrl.simulation.search import SIMULATED, layouts, likeliest, try_layout, with_schedule
+from asyncrl.simulation.workload import DrawnWorkload
 
 
 def test_layouts_use_all_gpus_under_each_schedule():
@@ -28,6 +31,27 @@ def test_a_layout_as_keys_is_a_recipe_that_is_accepted():
 def test_another_schedule_brings_its_staleness_limit(schedule, limit):
     config = load_config("gridworld_grpo", ["buffer.max_staleness=4"])
     assert with_schedule(config, schedule).buffer.max_staleness == limit
+
+
+def test_the_fastest_of_all_layouts_is_among_those_that_are_simulated():
+    words = [
+        "buffer.groups_per_step=4",
+        "engine.max_num_seqs=16",
+        "model.path=Qwen/Qwen3-4B",
+        "train.zero_stage=3",
+    ]
+    config, gpu = load_for_gpus("math_qwen3_grpo", words), gpu_named("h100")
+    workload = DrawnWorkload(turns=1, prompt_tokens=500, sampled_tokens=500, max_sampled_tokens=2048)
+    chosen = likeliest(config, gpu, 4, workload)
+    everything = likeliest(config, gpu, 4, workload, limit=100)
+    assert len(chosen) == SIMULATED < len(everything)
+    rates = {}
+    for layout, costs in everything:
+        outcome = try_layout(with_schedule(config, layout.schedule), costs, workload, layout.engines, 4)
+        rates[layout] = outcome.groups_per_hour if outcome else 0.0
+    best = max(rates, key=rates.__getitem__)
+    assert best in [layout for layout, _ in chosen]
+    assert {layout.schedule for layout, _ in chosen} == {layout.schedule for layout, _ in everything}
 
 
 @pytest.mark.slow

@@ -181,3 +181,19 @@ def test_a_version_after_a_committed_one_has_a_delta_to_it_if_that_is_smaller(tm
     assert bases == [None, files[0].checksum, None, None]
     assert weight_file_from_json(files[1].to_json()) == files[1]
     assert read_committed(tmp_path).delta is None
+
+
+def test_an_engine_may_take_as_long_as_its_longest_turn_to_finish_it_before_it_commits(tmp_path):
+    """With `schedule="asynchronous"` an answer of 32,000 tokens takes minutes."""
+
+    class Finishing(Engine):
+        async def request(self, path, body=None, timeout_s=60.0):
+            limits[path] = timeout_s
+            return await super().request(path, body, timeout_s)
+
+    limits = {}
+    publish(FilePublisher(tmp_path / "a", [Finishing("a", [])], 60.0, finish_requests=True, turn_s=600.0), 1)
+    assert limits["weights/prepare"] == pytest.approx(60, abs=1)
+    assert limits["weights/commit"] == pytest.approx(660, abs=1)
+    publish(FilePublisher(tmp_path / "b", [Finishing("a", [])], 60.0, finish_requests=False, turn_s=600.0), 1)
+    assert limits["weights/commit"] == pytest.approx(60, abs=1)
