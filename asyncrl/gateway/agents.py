@@ -119,6 +119,8 @@ class CommandAgent:
     these must not be able to reward themselves.
     """
 
+    recording = PLAIN
+
     def __init__(
         self, command: Sequence[str], extra: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> None:

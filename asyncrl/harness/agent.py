@@ -151,7 +151,7 @@ class HarnessAgent:
         async with await open_sandbox(self.sandbox, spec) as box:
             made_git = await self._furnish(box, work, values)
             given = {
-                name: fill(text, values) for name, text in (harness.environment | self.environment).items()
+                name: fill(text, values) for name, text in {**harness.environment, **self.environment}.items()
             }
             path = f"{self._installed.path}:{PATH}" if self._installed.path else PATH
             result = await box.exec(

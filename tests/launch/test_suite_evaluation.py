@@ -90,10 +90,19 @@ def test_a_folder_goes_on_with_the_same_suite_tasks_and_checkpoints_only(folder)
     ("argv", "message"),
     [
         (["m"], "give one of --env NAME, --harness NAME and --suite NAME"),
-        (["m", "--env", "code", "--harness", "bash"], "give one of --env NAME, --harness NAME and --suite NAME"),
+        (
+            ["m", "--env", "code", "--harness", "bash"],
+            "give one of --env NAME, --harness NAME and --suite NAME",
+        ),
         (["m", "--harness", "bash"], "--tasks: must be a folder or an environment with --harness"),
-        (["m", "--harness", "bash", "--tasks", "5"], "--tasks: must be a folder or an environment with --harness"),
-        (["m", "--env", "code", "--tasks", "folder"], "--tasks: must be a folder or an environment with --harness"),
+        (
+            ["m", "--harness", "bash", "--tasks", "5"],
+            "--tasks: must be a folder or an environment with --harness",
+        ),
+        (
+            ["m", "--env", "code", "--tasks", "folder"],
+            "--tasks: must be a folder or an environment with --harness",
+        ),
         (["m", "--suite", "small.toml", "--tasks", "3"], "--tasks goes with --env"),
         (["m", "n", "--env", "gridworld"], "--env takes one checkpoint"),
         (["m", "m", "--suite", "small.toml"], "'m' is given twice"),
