@@ -17,7 +17,7 @@ from asyncrl.console import shown
 from asyncrl.env.check import TASKS, check_env, end_launcher
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, ToolCall
-from asyncrl.env.registry import ENVS, load_env
+from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError
 from asyncrl.rows.known_sets import known_sets
 from asyncrl.types import Message, Task
@@ -96,7 +96,7 @@ def read_action(line: str, tools: list[dict[str, Any]]) -> Action:
 
 def _list() -> int:
     width = max(map(len, ENVS)) + 1
-    for name in sorted(ENVS):
+    for name in sorted(ENVS | ELSEWHERE):
         env_class = load_env(name)
         first_line = (env_class.__doc__ or "").strip().splitlines()[0]
         missing = _missing(env_class)

@@ -190,8 +190,8 @@ def outcome(report: Report, episode: dict[str, Any]) -> Outcome:
     answered, limit = episode["calls"] > 0, episode["limit"] or episode["cut"]
     judged = report.reward is not None or bool(episode["counters"].get("rewards", 0))
     problem = f"agent: {report.problem}"
-    # A program that asked had been started.
-    end = "exit" if report.end == "not started" and answered else report.end
+    # A program that asked and was judged had been started.
+    end = "exit" if report.end == "not started" and answered and report.reward is not None else report.end
     if not report.problem:
         if report.must_ask and not answered and not limit and not episode["lost"]:
             return Outcome(Status.FAILED, FailureClass.ENVIRONMENT, f"agent: {_unanswered(episode)}")

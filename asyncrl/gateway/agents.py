@@ -64,8 +64,9 @@ class OpenEpisode:
         return urlsplit(self.url).hostname or ""
 
 
-End = Literal["", "exit", "deadline", "raised", "killed", "not started"]
-"""How an agent ended: "exit" by an exit code of its own, "killed" by a signal from outside."""
+End = Literal["", "exit", "deadline", "raised", "killed", "not started", "unjudged"]
+"""How an agent ended: "exit" by an exit code of its own, "killed" by a signal from outside. "unjudged": nothing
+can be said of it, whatever it did."""
 NOT_ITS_OWN = (126, 127)
 """Exit codes by which a shell says that a program cannot be started."""
 
@@ -118,6 +119,8 @@ class CommandAgent:
     The episode's `reward_key` is passed with the task and not in the environment, which programs of the policy inherit:
     these must not be able to reward themselves.
     """
+
+    recording = PLAIN
 
     def __init__(
         self, command: Sequence[str], extra: Mapping[str, str] | None = None, cwd: str | None = None

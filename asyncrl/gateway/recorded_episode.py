@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -49,7 +49,7 @@ class EpisodeSpec(BaseModel):
     would make the trainer's log-probabilities wrong."""
     max_trajectories: int = Field(MAX_TRAJECTORIES, ge=1)
     """Conversations that become trajectories, see `asyncrl.gateway.export.main_first`."""
-    headers: dict[Literal["thread", "caller", "agent"], str] = Field(default_factory=dict)
+    headers: dict[Annotated[str, Field(pattern="^(thread|caller|agent)$")], str] = Field(default_factory=dict)
     """Headers in which the agent's program says which of its conversations asks, beside those that are known."""
     housekeeping: list[str] = Field(default_factory=list, max_length=64)
     """Texts of first messages that only conversations of housekeeping have."""

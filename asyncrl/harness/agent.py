@@ -10,6 +10,7 @@ import asyncio
 import io
 import logging
 import tarfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from asyncrl.env.agent import source_of
 from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.env.workspace import Workspace, WorkspaceEnv
-from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
 from asyncrl.gateway.agents import NOT_ITS_OWN, Agent, End, OpenEpisode, Recording, Report, load_agent
 from asyncrl.harness.file import Harness, fill, read_harness
 from asyncrl.harness.program import Installed, install
@@ -108,24 +109,25 @@ class HarnessAgent:
 
     async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
         """See `Agent`. The agent's own deadline leaves the judge its time."""
+        ends = time.monotonic() + timeout_s
         try:
             env = await asyncio.to_thread(self._env, _task(task))
             work = env.workspace()
             agent_s = max(LEAST_S, timeout_s - work.judge_timeout_s - OWN_S)
-            played = await self._play(work, episode, agent_s)
-        except InfrastructureError:
+            played = await self._play(work, episode, agent_s, ends - work.judge_timeout_s - OWN_S / 2)
+        except (InfrastructureError, UnavailableError):
             raise
         except Exception as error:
             # Of the task or of the harness: the policy has had no say in it.
-            return Report(problem=f"{type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="not started")
+            return _unjudged("harness", error)
         self.seen(played.result)
         ended, problem = _end(played.result, agent_s)
         try:
             step = await self._judge(env, work, played) if played.whole else Step(done=True, success=False)
-        except InfrastructureError:
+        except (InfrastructureError, UnavailableError):
             raise
         except Exception as error:
-            return Report(problem=f"judge: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="raised")
+            return _unjudged("judge", error)
         components = {**step.components, "exit_code": float(played.result.returncode)}
         return Report(step.reward, step.success, components, problem, ended, must_ask=True)
 
@@ -134,7 +136,11 @@ class HarnessAgent:
         assert isinstance(env, Env) and isinstance(env, WorkspaceEnv)
         return env
 
-    async def _play(self, work: Workspace, episode: OpenEpisode, timeout_s: float) -> Played:
+    async def _play(
+        self, work: Workspace, episode: OpenEpisode, timeout_s: float, latest_end: float
+    ) -> Played:
+        """Run the program for `timeout_s`, less where its sandbox has taken long, and until `latest_end` on the clock
+        `time.monotonic`."""
         harness = self.harness
         async with self._installing:
             if self._installed is None:
@@ -151,13 +157,13 @@ class HarnessAgent:
         async with await open_sandbox(self.sandbox, spec) as box:
             made_git = await self._furnish(box, work, values)
             given = {
-                name: fill(text, values) for name, text in (harness.environment | self.environment).items()
+                name: fill(text, values) for name, text in {**harness.environment, **self.environment}.items()
             }
             path = f"{self._installed.path}:{PATH}" if self._installed.path else PATH
             result = await box.exec(
                 [fill(part, values) for part in harness.command],
                 stdin=fill(harness.stdin, values).encode(),
-                timeout_s=timeout_s,
+                timeout_s=max(LEAST_S, min(timeout_s, latest_end - time.monotonic())),
                 max_output_bytes=KEPT_BYTES,
                 env={"PATH": path, "HOME": HOME, **episode.environment(), **given},
             )
@@ -211,6 +217,10 @@ class HarnessAgent:
         async with await open_sandbox(self.sandbox, replace(work.judge_spec, limits=room)) as box:
             await box.exec(["tar", "-xf", "-"], stdin=played.left, timeout_s=COPY_S)
             return await env.judge(box)
+
+
+def _unjudged(where: str, error: Exception) -> Report:
+    return Report(problem=f"{where}: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="unjudged")
 
 
 def _task(described: Mapping[str, Any]) -> Task:

@@ -40,7 +40,7 @@ def test_the_list_says_what_an_adapter_needs(command, capsys, monkeypatch):
     assert lines["absent"].endswith("[needs pip install 'asyncrl[nothing]']")
     assert lines["openenv"].endswith("[needs settings: url]")
     assert "needs" not in lines["gridworld"]
-    assert set(lines) == set(registry.ENVS)
+    assert set(lines) == set(registry.ENVS | registry.ELSEWHERE)
     assert "\ngsm8k " in sets
     assert {
         "gymnasium",

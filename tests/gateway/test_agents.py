@@ -510,5 +510,9 @@ def test_a_program_that_must_ask_and_did_not_has_failed_and_one_that_asked_had_b
     ended = outcome(Report(1.0, must_ask=True), counted(calls=0, refusal="/v1/messages: 400: no"))
     assert (ended.status, ended.failure) == (Status.FAILED, FailureClass.ENVIRONMENT)
     assert ended.error == "agent: no call was ever answered; its last call was refused: /v1/messages: 400: no"
+    unjudged = outcome(
+        Report(problem="judge: no", end="unjudged"), counted(calls=2, cut="max_tokens_per_turn")
+    )
+    assert (unjudged.status, unjudged.failure) == (Status.FAILED, FailureClass.ENVIRONMENT)
     started = outcome(Report(0.0, problem="exit code 127: x", end="not started"), counted(calls=2))
     assert (started.status, started.failure) == (Status.FINISHED, None)

@@ -173,6 +173,14 @@ def test_an_exit_code_is_an_outcome_and_a_program_that_never_asked_a_failure(ren
     )
 
 
+def test_tests_that_cannot_judge_fail_the_episode_and_earn_nothing(renderer, folder):
+    with open(f"{folder}/adder/tests/test_outputs.py", "w") as file:
+        file.write("import pytest\n")
+    (trajectory,) = Player(renderer, script("done"), harness="bash", tasks=folder).play(adder(folder))
+    assert (trajectory.status, trajectory.failure) == (Status.FAILED, FailureClass.ENVIRONMENT)
+    assert "judge: EnvironmentFailure" in trajectory.error
+
+
 def test_the_agent_cannot_reach_its_judge(renderer, folder):
     """It leaves modules that the tests' Python would import, and a program that would outlive it."""
     evil = (
