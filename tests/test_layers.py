@@ -43,7 +43,7 @@ LAYERS = [
         "time_budget",
     },
     {"algo"},
-    {"config_sections"},
+    {"config_sections", "extensions"},
     {"conflicts", "rows"},
     {"config_checks"},
     {"config"},
@@ -101,7 +101,21 @@ KINDS = {
     "outer": dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
     "rollout": {"judge_client": "client", "agents": "service"},
     "swarm": {"store": "service"},
-    "trainer": {"weight_source": "service", "shared_rollouts": "service"},
+    "trainer": dict.fromkeys(
+        (
+            "exchanging",
+            "exploiting",
+            "heartbeat",
+            "memory_turns",
+            "publisher",
+            "recorder",
+            "scorers",
+            "shared_rollouts",
+            "transports",
+            "weight_source",
+        ),
+        "service",
+    ),
 }
 """What kind of module those are that are not called by their kind."""
 
