@@ -34,6 +34,7 @@ from asyncrl.config_sections import (
     EngineConfig,
     EnvConfig,
     EvalConfig,
+    ExtensionsConfig,
     JudgeConfig,
     LoraConfig,
     ModelConfig,
@@ -125,6 +126,7 @@ class Config(Section):
     teacher: TeacherConfig = TeacherConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
+    extensions: ExtensionsConfig = ExtensionsConfig()
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Further policies by name, each with agents of its own to play; see docs/policies.md."""
 

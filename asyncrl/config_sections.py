@@ -851,6 +851,14 @@ class SftConfig(Section):
         return self.hidden_size // HEAD_SIZE
 
 
+class ExtensionsConfig(Section):
+    """What other installed packages add to the run (docs/tutorial/9-extension.md)."""
+
+    trainer_callbacks: Seldom[dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    """Callbacks of the trainer by the name of their entry point, in the order in which they are called, each with its
+    settings."""
+
+
 class PolicyConfig(Section):
     """A further policy: the agents it plays, and where its training differs from the main policy's."""
 

@@ -42,7 +42,7 @@ LAYERS = [
         "helper_process",
     },
     {"algo"},
-    {"config_sections"},
+    {"config_sections", "extensions"},
     {"conflicts", "rows"},
     {"config_checks"},
     {"config"},
@@ -102,7 +102,21 @@ KINDS = {
     "outer": dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
     "rollout": {"judge_client": "client", "agents": "service"},
     "swarm": {"store": "service"},
-    "trainer": {"weight_source": "service", "shared_rollouts": "service"},
+    "trainer": dict.fromkeys(
+        (
+            "exchanging",
+            "exploiting",
+            "heartbeat",
+            "memory_turns",
+            "publisher",
+            "recorder",
+            "scorers",
+            "shared_rollouts",
+            "transports",
+            "weight_source",
+        ),
+        "service",
+    ),
 }
 """What kind of module those are that are not called by their kind."""
 

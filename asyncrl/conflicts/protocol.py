@@ -13,6 +13,7 @@ from asyncrl.config_sections import (
     EngineConfig,
     EnvConfig,
     EvalConfig,
+    ExtensionsConfig,
     JudgeConfig,
     LoraConfig,
     ModelConfig,
@@ -78,6 +79,8 @@ class Recipe(Protocol):
     def eval(self) -> EvalConfig: ...
     @property
     def sft(self) -> SftConfig: ...
+    @property
+    def extensions(self) -> ExtensionsConfig: ...
     @property
     def policies(self) -> Mapping[str, PolicyConfig]: ...
     @property

@@ -12,6 +12,7 @@ from asyncrl.conflicts import (
     engine_nodes,
     evaluation,
     exploiter,
+    extensions,
     gradient_norms,
     judge,
     keep_kv,
@@ -83,5 +84,6 @@ FEATURES: tuple[Conflicts, ...] = (
     offload_activations.CONFLICTS,
     critic.CONFLICTS,
     gradient_norms.CONFLICTS,
+    extensions.CONFLICTS,
 )
 """In the order in which they are asked: of several problems the first is shown."""

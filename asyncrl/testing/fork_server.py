@@ -144,6 +144,8 @@ MODULES = (
     "asyncrl.services.old_policy.service",
     "asyncrl.services.rollout.service",
     "asyncrl.services.trainer.service",
+    "asyncrl.train.poison",
+    "asyncrl.train.sampled_check",
     "asyncrl.train.sft",
     "asyncrl.weights.vllm_cpu",
     "asyncrl.weights.vllm_direct_writes",

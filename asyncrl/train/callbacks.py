@@ -2,26 +2,31 @@
 
     take       groups       complete the step's groups, or draw further ones
     build
-    score      batch        change what is trained, such as its rewards
+    score      refuses      give the batch back
+               batch        change what is trained, such as its rewards
     step       after_step   learn from the trained batch; say whether the policy is to go back to a checkpoint
     commit     trained      take in what was trained; the version is on its way
 
-A callback is made where its setting asks for it (`asyncrl.train.configured`, and the trainer's process for what needs
-other processes). Its state is part of every checkpoint under its name.
+A callback is made where its setting asks for it (`asyncrl.train.configured`). Its state is part of every checkpoint
+under its name.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from asyncrl.endpoint import stop_file
 from asyncrl.types import Group
 
 if TYPE_CHECKING:
     from asyncrl.data.table import TokenValues
+    from asyncrl.train.callback_context import CallbackContext
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.publication import Publication
     from asyncrl.train.step import StepReport
     from asyncrl.train.step_batch import StepBatch
     from asyncrl.train.step_settings import StepSettings
@@ -50,11 +55,28 @@ class Verdict:
     metrics: Mapping[str, float] = field(default_factory=dict)
     go_back_to: int | None = None
     """The version of a checkpoint that the policy goes back to; None to go on."""
-    said: str = ""
-    """What the run's log says of it."""
+    said: str | Callable[[bool], str] = ""
+    """What the run's log says of it; a function is told whether the policy has gone back."""
+    level: int = logging.INFO
+    """Of that in the log."""
+    stops_without: bool = True
+    """Whether the run ends where the checkpoint to go back to is damaged; else it goes on with the policy it has."""
 
 
 GO_ON = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a callback does not let a batch be trained."""
+
+    groups: Sequence[str]
+    """The ids of those that are refused; the others are given back."""
+    reason: str
+    engines: Mapping[str, Sequence[str]] | None = None
+    """Engines at fault, each with the groups that show it; without any the workers are."""
+    blames: bool = True
+    """Whether somebody is at fault; else the groups are sampled again."""
 
 
 class TrainerCallback:
@@ -70,6 +92,24 @@ class TrainerCallback:
     waits: ClassVar[bool] = False
     """Whether the time of `after_step` counts as waiting, and not as training."""
 
+    served: Callable[[int], list[int]] | None = None
+    """Returns the past versions that engines keep beside a version; None for a callback that keeps none."""
+
+    @property
+    def rate_scale(self) -> float:
+        """What the scheduled learning rate is multiplied with."""
+        return 1.0
+
+    def attach(self, publication: Publication) -> None:
+        """Take what brings versions to the engines, when the trainer is made."""
+
+    def begin_work(self) -> None:
+        """The trainer works next: it trains, or writes a checkpoint. A collective."""
+
+    def end_work(self) -> None:
+        """The trainer waits next, or the weights of a version have been read and engines load them. A collective; there
+        may have been no work since the last one."""
+
     def join(self, engine: TrainEngine) -> bool:
         """Take part, before the first step, when the state has been restored; return whether that changed the weights.
         A collective."""
@@ -80,6 +120,11 @@ class TrainerCallback:
 
     def groups(self, version: int, groups: StepGroups) -> None:
         """Change the groups of the step from `version`. On the first rank."""
+
+    def refuses(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Refusal | None:
+        """Return why the batch is not trained, before anything is; None where it may be. A collective, equal on all
+        ranks."""
+        return None
 
     def batch(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> StepBatch:
         """Return what is trained in place of a batch. A collective."""
@@ -164,6 +209,11 @@ class Recording(TrainerCallback):
 
     def recorded(self, version: int, metrics: dict[str, Any]) -> None:
         self.on_step(version, metrics)
+
+
+def stop_file_callback(context: CallbackContext) -> StopFile | None:
+    """Return what ends a run whose folder has a file that says so, on the first rank."""
+    return StopFile(stop_file(context.arguments.folder)) if context.first else None
 
 
 class StopFile(TrainerCallback):

@@ -1,24 +1,84 @@
-"""The callbacks that a configuration asks for, but for those that need other processes."""
+"""The callbacks that a configuration asks for: a table of features, each of whose factories stands beside its callback.
+
+A factory takes a `CallbackContext` and returns a `TrainerCallback`, or None on ranks that need none. Those of features
+that talk to other processes are in the trainer's folder below `services/`. Nothing is imported of a feature that is not
+asked for. Installed packages add callbacks by entry points (`asyncrl.extensions`).
+"""
 
 from __future__ import annotations
 
-from asyncrl.algo.objective import Objective
-from asyncrl.config import Config
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from asyncrl.extensions import TRAINER_CALLBACKS, load_extension
+from asyncrl.import_path import load_object
+from asyncrl.train.callback_context import CallbackContext, TrainerRun
 from asyncrl.train.callbacks import TrainerCallback
-from asyncrl.train.replay_pool import Replay, ReplayPool
-from asyncrl.train.sft_phase import SftPhase, SftPhases, SftPhaseSettings
-from asyncrl.train.success_pool import Completion, SuccessPool
 
 
-def configured(config: Config, objective: Objective, first: bool) -> list[TrainerCallback]:
-    """Return them in the order in which they are called. first: whether this is the first rank."""
-    train = config.train
-    found: list[TrainerCallback] = []
-    if first and train.complete_groups:
-        found.append(Completion(SuccessPool(train.replay_max_age)))
-    if first and train.replay_groups:
-        found.append(Replay(ReplayPool(train.replay_groups, train.replay_max_age, config.run.seed)))
-    phase = SftPhaseSettings(**objective.settings["sft_phase"])
-    if phase.every:
-        found.append(SftPhases(SftPhase(phase)))
-    return found
+class Feature(NamedTuple):
+    """One that has a callback."""
+
+    asked: Callable[[TrainerRun], bool]
+    factory: str
+    """The import path of what makes its callback."""
+    prepare: str = ""
+    """The import path of what is called with the run before any rank loads a model."""
+
+
+FEATURES = (
+    Feature(
+        lambda run: run.config.placement.sleep is True,
+        "asyncrl.services.trainer.memory_turns:memory_turns",
+        "asyncrl.services.trainer.memory_turns:let_engines_sleep",
+    ),
+    Feature(lambda run: True, "asyncrl.train.sampled_check:sampled_check"),
+    Feature(
+        lambda run: run.config.train.old_policy == "interrupt", "asyncrl.train.scored_versions:interrupting"
+    ),
+    # Against stronger opponents the reward falls without a collapse, and what an exploiter waits for is none.
+    Feature(
+        lambda run: (
+            run.config.train.collapse_guard and run.config.population is None and not run.arguments.exploits
+        ),
+        "asyncrl.train.collapse_guard:collapse_guard",
+    ),
+    Feature(lambda run: run.arguments.exploits > 0, "asyncrl.services.trainer.exploiting:exploiting"),
+    Feature(
+        lambda run: run.config.population is not None and not run.arguments.exploits,
+        "asyncrl.train.population:opponents",
+    ),
+    Feature(lambda run: run.config.train.complete_groups, "asyncrl.train.success_pool:completion"),
+    Feature(lambda run: run.config.train.replay_groups > 0, "asyncrl.train.replay_pool:replay"),
+    Feature(
+        lambda run: run.objective.settings["sft_phase"]["every"] > 0, "asyncrl.train.sft_phase:sft_phases"
+    ),
+    Feature(lambda run: True, "asyncrl.train.poison:poison_folder"),
+    Feature(lambda run: bool(run.config.outer.url), "asyncrl.services.trainer.exchanging:exchanging"),
+    Feature(
+        lambda run: bool(run.config.swarm.url), "asyncrl.services.trainer.shared_rollouts:shared_rollouts"
+    ),
+    Feature(lambda run: True, "asyncrl.train.callbacks:stop_file_callback"),
+    Feature(lambda run: run.arguments.exploits > 0, "asyncrl.services.trainer.exploiting:minimax"),
+)
+"""In the order in which the callbacks are called."""
+
+
+def prepare(run: TrainerRun) -> None:
+    """Do what features need before any rank loads a model. A collective."""
+    for one in FEATURES:
+        if one.prepare and one.asked(run):
+            load_object("trainer", one.prepare)(run)
+
+
+def configured(context: CallbackContext) -> list[TrainerCallback]:
+    """Return a run's callbacks: those of its features, then those of other packages. A collective."""
+    return [one for one in _made(context) if one is not None]
+
+
+def _made(context: CallbackContext) -> Iterator[TrainerCallback | None]:
+    for one in FEATURES:
+        if one.asked(context):
+            yield load_object("trainer", one.factory)(context)
+    for name, settings in context.config.extensions.trainer_callbacks.items():
+        yield load_extension(TRAINER_CALLBACKS, name)(context, **settings)

@@ -1,4 +1,4 @@
-"""Controllers driven by what the steps measure: KL coefficient, learning rate, staleness limit, baselines, the guard.
+"""Controllers driven by what the steps measure: KL coefficient, learning rate, staleness limit, baselines.
 
 Their rules are pure functions in `asyncrl.algo`. This module holds their states, which are saved with a checkpoint.
 """
@@ -6,19 +6,16 @@ Their rules are pure functions in `asyncrl.algo`. This module holds their states
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage.spiral import ema_baseline
 from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
-from asyncrl.algo.control.collapse_guard import GuardState, StepSignals, Verdict, judge, state_of
 from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy_coef
 from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
@@ -166,34 +163,6 @@ def prompt_key(trajectory: Trajectory) -> str:
 
 
 @dataclass(slots=True)
-class CollapseGuard:
-    """Watches the rewards of each step's groups, see `asyncrl.algo.control.collapse_guard`."""
-
-    state: GuardState = field(default_factory=GuardState)
-
-    def update(self, batch: StepBatch, metrics: dict[str, float], checkpoints: Sequence[int]) -> Verdict:
-        """Judge a step by its batch, on the first rank, which has all of it."""
-        signals = step_signals(batch, metrics)
-        self.state, verdict = judge(self.state, signals, checkpoints)
-        return verdict
-
-
-def step_signals(batch: StepBatch, metrics: dict[str, float]) -> StepSignals:
-    """Return what the guard is told of a step, on the first rank."""
-    by_group: dict[int, list[float]] = {}
-    fresh = batch.fresh_trajectories
-    for row in batch.fresh_rows:
-        by_group.setdefault(int(batch.group[row]), []).append(batch.trajectories[row].reward)
-    rewards = [sum(found) / len(found) for found in by_group.values()]
-    sampled = np.concatenate([t.behavior_logprobs[t.loss_mask] for t in fresh])
-    tokens = max(1, sum(batch.lags.values()))
-    lag = sum(lag * n for lag, n in batch.lags.items()) / tokens
-    surprise = -float(sampled.mean()) if len(sampled) else 0.0
-    drift = metrics.get("mismatch/kl_k3", 0.0)
-    return StepSignals.of(batch.step, math.floor(batch.step - lag), rewards, drift, surprise)
-
-
-@dataclass(slots=True)
 class Controls:
     """All controllers of a run; those the recipe does not use are None."""
 
@@ -202,14 +171,30 @@ class Controls:
     staleness: StalenessController | None = None
     baselines: BaselineTracker | None = None
     roles: RoleBaselines | None = None
-    guard: CollapseGuard | None = None
     lr_power: float = 0.0
     lr_base_ess: float = 1.0
 
-    @property
-    def rate_scale(self) -> float:
-        """What the guard multiplies the scheduled learning rate with."""
-        return self.guard.state.scale if self.guard is not None else 1.0
+    def steer(self, metrics: dict[str, float], num_sequences: int) -> int | None:
+        """Update the controllers from what a step measured, and add what they have come to to its metrics; every rank
+        computes the same. Return a staleness limit that changed."""
+        self.kl.update(metrics, num_sequences)
+        if self.kl.target is not None:
+            metrics["kl_coef"] = self.kl.coef
+        self.entropy.update(metrics)
+        if self.entropy.target is not None:
+            metrics["entropy_coef"] = self.entropy.applied
+        if self.staleness is None:
+            return None
+        changed = self.staleness.update(metrics)
+        metrics["staleness/bound"] = float(self.staleness.state.max_staleness)
+        return changed
+
+    def staleness_limit(self) -> int | None:
+        """Return the staleness limit that its controller has set; None when the recipe's holds."""
+        if self.staleness is None:
+            return None
+        # A run may be resumed under a lower limit than its checkpoint has.
+        return min(self.staleness.state.max_staleness, self.staleness.rule.maximum)
 
     def learning_rate(
         self, rate: float, log_ratio: Tensor | None, mask: Tensor
@@ -229,7 +214,6 @@ class Controls:
             "staleness": asdict(self.staleness.state) if self.staleness else None,
             "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
             "roles": json.dumps(self.roles.means) if self.roles else None,
-            "guard": json.dumps(asdict(self.guard.state)) if self.guard else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -241,8 +225,6 @@ class Controls:
             self.baselines.beliefs = {k: (a, b) for k, (a, b) in json.loads(state["beliefs"]).items()}
         if self.roles and state.get("roles"):
             self.roles.means = json.loads(state["roles"])
-        if self.guard and state.get("guard"):
-            self.guard.state = state_of(json.loads(state["guard"]))
 
 
 def make_controls(config: Config, objective: Objective) -> Controls:
@@ -268,8 +250,6 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         if "baselines" in objective.needs
         else None,
         roles=RoleBaselines() if "role_baselines" in objective.needs else None,
-        # Against stronger opponents the reward falls without a collapse.
-        guard=CollapseGuard() if config.train.collapse_guard and config.population is None else None,
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )

@@ -22,6 +22,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from asyncrl.algo.curation.minimax import minimax_rewards
+from asyncrl.algo.objective import Objective, build_objective
+from asyncrl.config import Config
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
 from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.callbacks import TrainerCallback
@@ -30,7 +32,8 @@ from asyncrl.train.checkpointer import newest_usable
 from asyncrl.train.critic import CRITIC
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT
-from asyncrl.train.policy import CriticModel, PolicyModel
+from asyncrl.train.models import matching, offloaded
+from asyncrl.train.policy import CriticModel, PolicyModel, load_critic, load_policy
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import Rows, StepBatch, row_to_score
@@ -252,3 +255,22 @@ def _valued(t: Trajectory, ids: np.ndarray, sizes: list[int]) -> Trajectory:
     ids = np.concatenate([ids, ids[-1:]])
     mask = np.isin(np.arange(len(ids)), sizes)
     return row_to_score(ids, mask, t.task_id, t.episode_index)
+
+
+def load_minimax(
+    config: Config, objective: Objective, main: Config, checkpoints: Path, model: str
+) -> MinimaxReward:
+    """Load the critic of the policy that an exploiter is trained against, as `main` configures it. Call on every rank.
+
+    config, objective: of the exploiter. checkpoints: the main policy's, on the first rank. model: of both.
+    """
+    judged = build_objective(main.algo)
+    dtype = main.model.dtype
+    if judged.settings["value"]["trunk"] == "shared":
+        # Its states were sampled by another version: its own routers choose.
+        own = dataclasses.replace(matching(main), router_replay=False)
+        policy = load_policy(model, dtype, value_head=True, lora=main.lora, seed=main.run.seed, matching=own)
+        critic = MainCritic(policy, checkpoints, offloaded(config))
+    else:
+        critic = MainCritic(load_critic(model, dtype), checkpoints, offloaded(config))
+    return MinimaxReward(critic, objective.discount)

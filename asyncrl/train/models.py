@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
-from asyncrl.algo.objective import Objective, build_objective
+from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.gpus import check_fused_kernel
@@ -20,9 +18,8 @@ from asyncrl.train.auxiliary_weights import (
 )
 from asyncrl.train.critic import CriticSettings, make_critic
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
-from asyncrl.train.minimax import MainCritic, MinimaxReward
 from asyncrl.train.old_policy import OldPolicies
-from asyncrl.train.policy import Matching, PolicyModel, load_critic, load_frozen, load_policy
+from asyncrl.train.policy import Matching, PolicyModel, load_frozen, load_policy
 from asyncrl.train.scored_versions import ScoredVersions
 from asyncrl.train.scoring import EngineScorer
 from asyncrl.train.self_teacher import SelfTeacher
@@ -34,7 +31,7 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
             model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
-            _matching(config), config.train.offload_activations,
+            matching(config), config.train.offload_activations,
         )  # fmt: skip
     return _with_kernel(config, policy)
 
@@ -76,27 +73,6 @@ def load_auxiliary_models(
     )
 
 
-def load_minimax(
-    config: Config, objective: Objective, main: Config, checkpoints: Path, model: str
-) -> MinimaxReward:
-    """Load the critic of the policy that an exploiter is trained against, as `main` configures it. Call on every rank.
-
-    config, objective: of the exploiter. checkpoints: the main policy's, on the first rank. model: of both.
-    """
-    judged = build_objective(main.algo)
-    dtype = main.model.dtype
-    if judged.settings["value"]["trunk"] == "shared":
-        # Its states were sampled by another version: its own routers choose.
-        matching = replace(_matching(main), router_replay=False)
-        policy = load_policy(
-            model, dtype, value_head=True, lora=main.lora, seed=main.run.seed, matching=matching
-        )
-        critic = MainCritic(policy, checkpoints, _offload(config))
-    else:
-        critic = MainCritic(load_critic(model, dtype), checkpoints, _offload(config))
-    return MinimaxReward(critic, objective.discount)
-
-
 def _critic(objective: Objective) -> CriticSettings:
     value = objective.settings["value"]
     return CriticSettings(
@@ -123,7 +99,7 @@ def _teacher(
 def _fixed(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | DividedPolicy:
     """Return a policy whose weights stay as they are, spread over the ranks where the trained one's are."""
     if config.train.zero_stage != 3:
-        return FrozenPolicy(load(), _offload(config))
+        return FrozenPolicy(load(), offloaded(config))
     with divided_loading(config.train, config.model.dtype):
         read = load()
     return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
@@ -142,7 +118,7 @@ def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
     return policy
 
 
-def _offload(config: Config) -> bool:
+def offloaded(config: Config) -> bool:
     """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
     over the ranks, since one of them has no room for it, and where others use the memory in between."""
     return config.train.zero_stage == 3 or config.placement.sleep is True
@@ -150,11 +126,11 @@ def _offload(config: Config) -> bool:
 
 def _copy(config: Config, model: str) -> PolicyModel:
     """Load a copy that can take over the policy's weights; it starts as the policy does."""
-    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, _matching(config))
+    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, matching(config))
     return _with_kernel(config, copy)
 
 
-def _matching(config: Config) -> Matching:
+def matching(config: Config) -> Matching:
     """Return in what the policy's forward passes, and those of its copies, follow its engines."""
     quantization = config.engine.quantization if config.train.quantized_forward else "off"
     return Matching(config.train.router_replay, quantization)
@@ -174,4 +150,4 @@ def _reference(config: Config, model: str) -> FrozenPolicy | DividedPolicy | Bas
         return BasePolicy()
     if not reference.refresh_every:
         return _fixed(config, lambda: _read_only(config, model))
-    return FrozenPolicy(_read_only(config, model), _offload(config), reference.refresh_every)
+    return FrozenPolicy(_read_only(config, model), offloaded(config), reference.refresh_every)

@@ -24,7 +24,9 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, parse_config
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import InputError
+from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import TrainerCallback
+from asyncrl.train.collapse_guard import saved_scale
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import STEPS, WEIGHT, WholeTensors, gather_state, load_state
@@ -91,6 +93,12 @@ class PoisonFolder(TrainerCallback):
         return path
 
 
+def poison_folder(context: CallbackContext) -> PoisonFolder:
+    """Return the callback of a run."""
+    given = context.arguments
+    return PoisonFolder(given.folder / "poison", context.config, given.model)
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """What a replay found: the step's report, the group ids by their place in it, and what was recorded."""
@@ -131,7 +139,7 @@ def replay(path: Path) -> Replayed:
         oldest = max(oldest, config.swarm.max_age)
     batch = build_step_batch(groups, about["version"], oldest, max_age=oldest)
     settings = dataclasses.replace(StepSettings.of(config), num_minibatches=1)
-    rate = scheduled_rate(config.train, about["version"]) * controls.rate_scale
+    rate = scheduled_rate(config.train, about["version"]) * saved_scale(state)
     report = train_step(engine, objective, auxiliary, batch, settings, rate, controls)
     return Replayed(report, [group.id for group in batch.groups], about["wrong"])
 

@@ -14,6 +14,7 @@ import torch
 
 from asyncrl.algo.curation.replay import Played, drawn, remembered
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import StepGroups
 from asyncrl.train.group_pool import PoolCallback
 from asyncrl.types import Group
@@ -68,3 +69,9 @@ class Replay(PoolCallback[ReplayPool]):
 
     def groups(self, version: int, groups: StepGroups) -> None:
         groups.again, groups.again_max_age = self.pool.draw(version), self.pool.max_age
+
+
+def replay(context: CallbackContext) -> Replay | None:
+    """Return the callback, on the first rank."""
+    train, seed = context.config.train, context.config.run.seed
+    return Replay(ReplayPool(train.replay_groups, train.replay_max_age, seed)) if context.first else None

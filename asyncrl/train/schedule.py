@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from asyncrl.buffer.counts import settled
 from asyncrl.errors import DeadlineError
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.examination import Examined, Examiner
 from asyncrl.train.step_record import StepTimes
 from asyncrl.train.stream import StreamedStep
@@ -88,3 +89,17 @@ def settle(
                 "the rollout workers' logs say what they are waiting for"
             )
         time.sleep(SETTLE_EVERY_S)
+
+
+def settle_all(
+    engine: TrainEngine, stats: Callable[[], dict[str, Any]] | None, timeout_s: float, each_s: float
+) -> None:
+    """See `settle`, on all ranks; `stats` is that of the buffer on rank 0, None on all others. Raises `DeadlineError`.
+
+    each_s: how often the ranks meet meanwhile, so that none of them waits in one collective for as long as it takes.
+    """
+    if stats is not None:
+        settle(stats, timeout_s, each_s, lambda: engine.broadcast(False))
+    while not engine.broadcast(True if stats is not None else None):
+        # Rank 0 is still waiting.
+        pass

@@ -14,17 +14,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from asyncrl.errors import ConfigError
+from asyncrl.train.callback_context import CallbackContext
+from asyncrl.train.callbacks import Refusal, TrainerCallback
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
 from asyncrl.train.step_batch import StepBatch, row_to_score
 from asyncrl.types import IMAGES, Trajectory
 from asyncrl.weights.sampled import Sequence
+
+if TYPE_CHECKING:
+    from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.publication import Publication
+    from asyncrl.train.step_settings import StepSettings
 
 
 class ScoredVersions:
@@ -120,6 +127,42 @@ class ScoredVersions:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tokens.load_state_dict(state)
+
+
+class Interrupting(TrainerCallback):
+    """Has engines interrupted for what a version has sampled, and refuses groups of which older tokens were not scored.
+
+    An engine has died, say, before it said what it had sampled, or the trainer went back to a checkpoint.
+    """
+
+    def __init__(self, scored: ScoredVersions, limit_s: float) -> None:
+        self.scored = scored
+        self.limit_s = limit_s
+
+    def attach(self, publication: Publication) -> None:
+        def interrupt(version: int) -> list[Sequence]:
+            """Pause the engines, once they have the version, and return what it has sampled. On rank 0."""
+            publication.wait()
+            return publication.publisher.interrupt(version, self.limit_s)
+
+        self.scored.interrupt = interrupt
+
+    def refuses(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Refusal | None:
+        missing = engine.on_first(lambda: self.scored.missing(batch))
+        if not missing:
+            return None
+        reason = (
+            f"old log-probabilities of {sum(missing.values())} tokens in {len(missing)} groups are missing: their "
+            f"versions were replaced before they were scored (step {batch.step}, train.old_policy='interrupt')"
+        )
+        return Refusal(list(missing), reason, blames=False)
+
+
+def interrupting(context: CallbackContext) -> Interrupting:
+    """Return the callback of a run with `train.old_policy = "interrupt"`."""
+    scored = context.auxiliary.snapshots
+    assert isinstance(scored, ScoredVersions)
+    return Interrupting(scored, context.config.rank_timeout_s)
 
 
 def _places(t: Trajectory, version: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
+from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import GO_ON, TrainerCallback, Verdict
 from asyncrl.train.controls import successes
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -131,3 +132,8 @@ class SftPhases(TrainerCallback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.phase.load_state_dict(state)
+
+
+def sft_phases(context: CallbackContext) -> SftPhases:
+    """Return the callback of a run whose `algo.sft_phase.every` is above 0."""
+    return SftPhases(SftPhase(SftPhaseSettings(**context.objective.settings["sft_phase"])))

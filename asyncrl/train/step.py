@@ -42,9 +42,9 @@ class StepReport:
     skipped: str = ""
     """Why no optimizer step was taken, empty when one was."""
     went_back_to: int | None = None
-    """The version whose policy the collapse guard has brought back after the step."""
+    """The version whose policy has come back after the step."""
     said: str = ""
-    """What the collapse guard says of the step, empty where it did nothing."""
+    """What callbacks say of the step, empty where they did nothing."""
     poisoned: dict[int, str] = field(default_factory=dict)
     """Groups left out because they make the loss or gradient NaN or infinite: index in the batch to reason."""
     token_values: dict[str, Ragged] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import torch
 
 from asyncrl.algo.curation.success_pool import as_played, best_success, completed, lacks_success, problem
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import StepGroups
 from asyncrl.train.group_pool import PoolCallback
 from asyncrl.types import Group
@@ -70,3 +71,8 @@ class Completion(PoolCallback[SuccessPool]):
     def groups(self, version: int, groups: StepGroups) -> None:
         groups.own = self.pool.complete(groups.own, version)
         groups.again_max_age = self.pool.max_age
+
+
+def completion(context: CallbackContext) -> Completion | None:
+    """Return the callback, on the first rank."""
+    return Completion(SuccessPool(context.config.train.replay_max_age)) if context.first else None

@@ -9,40 +9,13 @@ A checkpoint takes one more turn of the trainer's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from asyncrl.train.callbacks import TrainerCallback
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.offload import to_device, to_host
 
 
-class Turns(Protocol):
-    """Who may use the memory. Each call is a collective, and has no effect where it is that side's turn already."""
-
-    def to_trainer(self) -> None: ...
-
-    def to_others(self) -> None:
-        """Let engines use the memory. Call when the trainer has ended."""
-        ...
-
-    def after_step(self) -> None:
-        """Call after each step."""
-        ...
-
-
-class NoTurns:
-    """Both have memory of their own."""
-
-    def to_trainer(self) -> None:
-        """Do nothing."""
-
-    def to_others(self) -> None:
-        """Do nothing."""
-
-    def after_step(self) -> None:
-        """Do nothing."""
-
-
-class MemoryTurns:
+class MemoryTurns(TrainerCallback):
     """Begins with the trainer's turn.
 
     trained: the models whose states leave the device. sleep: puts the engines to sleep, or wakes them; called on rank
@@ -54,7 +27,7 @@ class MemoryTurns:
         self.sleep = sleep
         self.training = True
 
-    def to_trainer(self) -> None:
+    def begin_work(self) -> None:
         """Put the engines to sleep, then bring the states back. Raises what `sleep` raises, on rank 0."""
         if self.training:
             return
@@ -63,7 +36,7 @@ class MemoryTurns:
         for engine in self.trained:
             to_device(engine)
 
-    def to_others(self) -> None:
+    def end_work(self) -> None:
         """Move the states to the host, then wake the engines. Raises what `sleep` raises, on rank 0."""
         if not self.training:
             return
@@ -71,10 +44,6 @@ class MemoryTurns:
         for engine in self.trained:
             to_host(engine)
         self._each_sleeps(False)
-
-    def after_step(self) -> None:
-        """See `to_others`."""
-        self.to_others()
 
     def _each_sleeps(self, asleep: bool) -> None:
         """Change the engines' state between two barriers: no rank uses memory that is not its own."""

@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config, parse_config
 from asyncrl.credentials import own_credentials, share_one_token
-from asyncrl.services.trainer.service import SyncFilePublisher
+from asyncrl.services.trainer.publisher import SyncFilePublisher
 from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.testing.weight_engines import LoadingEngine
 from asyncrl.train.auxiliary_models import AuxiliaryModels
@@ -37,7 +38,7 @@ from asyncrl.train.tiny_model import build_model
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import NOT_SAMPLED, Group, Lease, Status, Task, Trajectory, Turn
 from asyncrl.weights.http_carrier import HttpCarrier
-from asyncrl.weights.publish import PublishReport
+from asyncrl.weights.publish import FilePublisher, PublishReport
 
 VOCABULARY, CONTEXT = 512, 16
 NUM_ENGINES = 2
@@ -124,8 +125,10 @@ def measure(
         for one in engines:
             stack.callback(one.close)
         publisher = kind(
-            folder / "trainer", [one.url for one in engines], credentials.bearer("engine"), 0,
-            carrier=HttpCarrier(SourceBehindLink(credentials, **link)),
+            [one.url for one in engines], credentials.bearer("engine"), 0,
+            partial(
+                FilePublisher, folder / "trainer", carrier=HttpCarrier(SourceBehindLink(credentials, **link))
+            ),
         )  # fmt: skip
         stack.callback(publisher.close)
         source = PlayedAtOnce(config, num_tokens)

@@ -96,11 +96,11 @@ def measure_recording(rounds: int) -> dict[str, Any]:
     from asyncrl.train.auxiliary_models import AuxiliaryModels
     from asyncrl.train.deepspeed_engine import TrainEngine
     from asyncrl.train.policy import load_policy
+    from asyncrl.train.publication import token_values
     from asyncrl.train.step import train_step
     from asyncrl.train.step_batch import build_step_batch
     from asyncrl.train.step_settings import StepSettings
     from asyncrl.train.tiny_model import build_model, build_tokenizer, save
-    from asyncrl.train.trainer import token_values
 
     groups = groups_of(np.random.default_rng(0), 0, GROUPS, GIVEN, SAMPLED)
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:

@@ -79,10 +79,12 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
 def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[str, float]:
     """Train on what `run` recorded; return what `main` prints."""
     from asyncrl.algo.objective import build_objective
-    from asyncrl.services.trainer.service import Recorder, open_publisher
+    from asyncrl.services.trainer.recorder import Recorder
+    from asyncrl.services.trainer.transports import open_publisher
     from asyncrl.train.callbacks import Recording
     from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
     from asyncrl.train.models import load_auxiliary_models, load_trained
+    from asyncrl.train.sampled_check import SampledCheck
     from asyncrl.train.threads import set_threads
     from asyncrl.train.trainer import Trainer
 
@@ -104,7 +106,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
         auxiliary = load_auxiliary_models(config, objective, engine, model)
         Trainer(
             config, engine, objective, auxiliary, RecordedBatches(run), publisher,
-            callbacks=[Recording(on_step, recorder.on_commit)],
+            callbacks=[SampledCheck(config, None), Recording(on_step, recorder.on_commit)],
         ).run()  # fmt: skip
         publisher.close()
         recorder.close()

@@ -43,7 +43,8 @@ def _pages(folder: str, names: str) -> list[str]:
 NAVIGATION: dict[str, list[str]] = {
     "Tutorial": _pages(
         "docs/tutorial",
-        "README 0-your-data 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster 8-your-agent",
+        "README 0-your-data 1-first-run 2-environment 3-agent 4-loss 5-evaluation 6-gpu 7-cluster 8-your-agent "
+        "9-extension",
     ),
     "Concepts": _pages(
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"

@@ -50,19 +50,21 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     find_own_programs()
     with collecting_no_garbage():
         from asyncrl.services.trainer.service import run_trainer
+        from asyncrl.train.callback_context import TrainerArguments
+    given = TrainerArguments(
+        folder=need(args.folder, "--folder", "trainer"),
+        model=need(args.model, "--model", "trainer"),
+        buffer=need(args.buffer, "--buffer", "trainer"),
+        engines=args.engines if args.node_rank else need(args.engines, "--engines", "trainer"),
+        weights_dir=need(args.weights_dir, "--weights-dir", "trainer"),
+        credentials=address.credentials,
+        old_policy=args.old_policy,
+        main_buffer=args.main_buffer,
+        exploits=args.exploits,
+        machines=args.nodes,
+    )
     try:
-        return run_trainer(
-            need(args.folder, "--folder", "trainer"),
-            need(args.model, "--model", "trainer"),
-            need(args.buffer, "--buffer", "trainer"),
-            args.engines if args.node_rank else need(args.engines, "--engines", "trainer"),
-            need(args.weights_dir, "--weights-dir", "trainer"),
-            address.credentials,
-            args.old_policy,
-            args.main_buffer,
-            args.exploits,
-            args.nodes,
-        )
+        return run_trainer(given)
     except (DeadlineError, StopError) as error:
         print(f"asyncrl: {error}", file=sys.stderr)
         return STOPPED

@@ -15,12 +15,22 @@ from asyncrl.credentials import Credentials, read_credentials
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.swarm.client import SwarmClient
-from asyncrl.train.swarm_pool import RECORD, Quota, SwarmPool
+from asyncrl.train.callback_context import CallbackContext
+from asyncrl.train.swarm_pool import RECORD, Quota, Swarm, SwarmPool
 
 log = logging.getLogger("asyncrl.train")
 
 RUN_FILE = "swarm.json"
 """File of a run's folder with the id by which a swarm knows the run."""
+
+
+def shared_rollouts(context: CallbackContext) -> Swarm | None:
+    """Return the callback of a run that shares groups with others, on the first rank."""
+    given = context.arguments
+    if not context.first:
+        return None
+    pool = open_swarm(context.config, given.folder, given.model, given.credentials)
+    return Swarm(pool) if pool is not None else None
 
 
 def open_swarm(config: Config, folder: Path, model: str, credentials: Credentials) -> SwarmPool | None:

@@ -260,7 +260,7 @@ HANGS = """
 from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
-from asyncrl.services.trainer.service import Heartbeat
+from asyncrl.services.trainer.heartbeat import Heartbeat
 from asyncrl.train.progress import Progress
 
 folder = Path(FOLDER)

@@ -183,7 +183,6 @@ def run_trainer(model: str, out: Path, schedule: str) -> None:
     counts = Counter[str]()
     with count_codec(counts):
         trainer = make_trainer(engine, script, 2, max_staleness=0, schedule=schedule)
-        trainer.source = script if engine.rank == 0 else None
         trainer.run()
     save_policy(engine, out / f"checkpoint-trainer-{schedule}", model)
     if engine.rank == 0:
@@ -224,11 +223,7 @@ class LateScript(Scripted):
 def train_late(model: str, out: Path) -> None:
     """Train one step on a batch that comes later than a collective waits."""
     engine = make_engine(model, 1)
-    trainer = make_trainer(engine, LateScript([groups_at(0)], LATE_S), 1)
-    trainer.config = trainer.config.model_copy(
-        update={"buffer": trainer.config.buffer.model_copy(update={"wait_timeout_s": 600.0})}
-    )
-    trainer.source = trainer.publisher if engine.rank == 0 else None  # type: ignore[assignment]
+    trainer = make_trainer(engine, LateScript([groups_at(0)], LATE_S), 1, wait_timeout_s=600.0)
     _set_pg_timeout(timedelta(seconds=COLLECTIVE_S))
     try:
         version = trainer.run()

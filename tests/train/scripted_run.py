@@ -11,6 +11,7 @@ from asyncrl.train.callbacks import Recording
 from asyncrl.train.configured import configured
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
+from tests.train.contexts import context
 from tests.train.factories import group
 
 
@@ -68,6 +69,8 @@ def make_trainer(
     schedule="partial",
     snapshots=None,
     callbacks=(),
+    max_logp_error=0.0,
+    wait_timeout_s=5.0,
     **algo,
 ):
     config = parse_config(
@@ -79,13 +82,14 @@ def make_trainer(
                 "learning_rate": 1e-3,
                 "warmup_steps": 2,
                 "schedule": schedule,
-                "max_logp_error": 0,
+                "max_logp_error": max_logp_error,
             },
-            "buffer": {"max_staleness": max_staleness, "wait_timeout_s": 5.0},
+            "buffer": {"max_staleness": max_staleness, "wait_timeout_s": wait_timeout_s},
             "algo": algo,
         }
     )
     objective = build_objective(config.algo)
     auxiliary = AuxiliaryModels(objective, snapshots=snapshots)
-    callbacks = [*configured(config, objective, True), Recording(on_step), *callbacks]
-    return Trainer(config, engine, objective, auxiliary, script, script, callbacks=callbacks)
+    callbacks = [*configured(context(config, objective, engine, auxiliary)), Recording(on_step), *callbacks]
+    source = script if engine.rank == 0 else None
+    return Trainer(config, engine, objective, auxiliary, source, script, callbacks=callbacks)

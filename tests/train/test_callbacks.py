@@ -1,9 +1,15 @@
 """Optional features in the trainer's loop: their states by name, what survives going back, and who is called."""
 
+from types import SimpleNamespace
+
+import pytest
+
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
+from asyncrl.import_path import load_object
 from asyncrl.train.callbacks import Recording, StopFile, TrainerCallback, load_states, states
-from asyncrl.train.configured import configured
+from asyncrl.train.configured import FEATURES, configured
+from tests.train.contexts import context
 
 
 class Counting(TrainerCallback):
@@ -39,7 +45,9 @@ def test_what_survives_going_back_stays_as_it_is_then_and_comes_back_with_a_chec
 def test_a_recipe_has_the_callbacks_that_its_settings_ask_for_and_other_ranks_the_collective_ones():
     def names(first, **sections):
         config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | sections)
-        return [one.name for one in configured(config, build_objective(config.algo), first)]
+        engine = SimpleNamespace(rank=0 if first else 1)
+        made = configured(context(config, build_objective(config.algo), engine))
+        return [one.name for one in made if one.name]
 
     assert names(True) == []
     every = {
@@ -49,6 +57,11 @@ def test_a_recipe_has_the_callbacks_that_its_settings_ask_for_and_other_ranks_th
     }
     assert names(True, **every) == ["successes", "replay", "sft_phase"]
     assert names(False, **every) == ["sft_phase"]
+
+
+@pytest.mark.parametrize("path", sorted({p for one in FEATURES for p in (one.factory, one.prepare) if p}))
+def test_every_feature_of_the_table_has_its_factory(path):
+    assert callable(load_object("trainer", path))
 
 
 def test_steps_are_handed_to_functions_and_a_file_ends_a_run(tmp_path):

@@ -14,6 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.commitment_check import ALLOWED, Finding, examine, unfit, unfit_reason
 from asyncrl.train.logprob_check import Tolerance, compare
+from asyncrl.train.sampled_check import SampledCheck
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.files import write_weights
@@ -129,8 +130,9 @@ def test_a_liar_with_the_right_log_probabilities_is_quarantined_for_its_commitme
         }
     )
     objective, world = build_objective(config.algo), Forged(engine, other)
-    trainer = Trainer(config, engine, objective, AuxiliaryModels(objective), world, world)
+    check = SampledCheck(config, None)
+    trainer = Trainer(config, engine, objective, AuxiliaryModels(objective), world, world, callbacks=[check])
     assert trainer.run() == 3
     stats = world.ledger.stats()
     assert (stats["quarantined"], stats["trained"], stats["version"]) == (["liar"], 6, 3)
-    assert trainer.commitments[0].num_checked > 0
+    assert check.commitments[0].num_checked > 0

@@ -184,13 +184,6 @@ def test_success_is_the_verdict_and_without_one_the_full_reward():
     assert successes([*judged, *silent]) == [judged[1], silent[0]]
 
 
-def test_against_a_population_no_guard_takes_stronger_opponents_for_a_collapse():
-    assert controls({"preset": "spiral"}).guard is None, "it is off by default"
-    assert controls({"preset": "spiral"}, train={"collapse_guard": True}).guard is not None
-    against = {"lora": {"rank": 4}, "opponents": {"choose": "uniform"}}
-    assert controls({"preset": "spiral"}, train={"collapse_guard": True}, **against).guard is None
-
-
 def test_all_controllers_resume_from_a_saved_state():
     algo = {"preset": "spo", "kl": {"coef": 0.1, "target": 0.02}, "staleness_control": STALENESS}
     before = controls(algo, **AT_MOST_4)

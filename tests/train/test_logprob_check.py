@@ -13,6 +13,7 @@ from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.logprob_check import Tolerance, compare, disagreeing, of_groups
+from asyncrl.train.sampled_check import SampledCheck
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.trainer import Trainer
@@ -254,7 +255,9 @@ def trained(world):
     sections = {"train": {"num_steps": 3}, "buffer": {"max_staleness": 0}}
     config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | sections)
     objective = build_objective(config.algo)
-    assert Trainer(config, world.engine, objective, AuxiliaryModels(objective), world, world).run() == 3
+    auxiliary, check = AuxiliaryModels(objective), SampledCheck(config, None)
+    trainer = Trainer(config, world.engine, objective, auxiliary, world, world, callbacks=[check])
+    assert trainer.run() == 3
     return world
 
 

@@ -13,8 +13,7 @@ from asyncrl.run.checkpoints import MARKER, checkpoint_path
 from asyncrl.train.callbacks import Recording
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.exploiter import Exploiter, Exploiting
-from asyncrl.train.minimax import UNREAD, Minimax
-from asyncrl.train.models import load_minimax
+from asyncrl.train.minimax import UNREAD, Minimax, load_minimax
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.types import NextStates
 from tests.train.factories import group

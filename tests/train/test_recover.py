@@ -29,6 +29,7 @@ from asyncrl.train.swarm_pool import Arrived, Fetched, Quota, Swarm, SwarmPool
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
+from tests.train.contexts import context
 from tests.train.factories import group, trajectory
 from tests.train.one_step import make_engine
 from tests.waiting import wait_until
@@ -150,7 +151,7 @@ class Run:
             self.world,
             saver,
             [
-                *configured(config, objective, True),
+                *configured(context(config, objective, engine, checkpointer=saver)),
                 *([Swarm(pool)] if (pool := self.swarm()) is not None else []),
                 Recording(self._record, self._record_tasks),
             ],

@@ -14,7 +14,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.scored_tokens import prefix_hashes
-from asyncrl.train.scored_versions import ScoredVersions
+from asyncrl.train.scored_versions import Interrupting, ScoredVersions
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Turn
@@ -114,7 +114,9 @@ def _as_of(old, version):
 def test_a_group_that_cannot_be_scored_is_given_back_and_the_rest_is_trained(tiny_model):
     lost, fresh = group("a", [0.0, 1.0], 0), group("b", [1.0, 0.0], 1)
     script = Replacing([[group("c", [0.0, 1.0], 0)], [lost, fresh]])
-    trainer = make_trainer(make_engine(tiny_model), script, 2, snapshots=ScoredVersions(1), **SNAPSHOT)
+    scored = ScoredVersions(1)
+    asking = [Interrupting(scored, 1.0)]
+    trainer = make_trainer(make_engine(tiny_model), script, 2, snapshots=scored, callbacks=asking, **SNAPSHOT)
     assert trainer.run() == 2
     calls = [call for call in script.calls if call[0] != "peek"]
     assert calls.index(("interrupt", 0)) < calls.index(("publish", 1))

@@ -10,7 +10,7 @@ import torch
 
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.run.checkpoints import MARKER, complete_checkpoints
-from asyncrl.services.trainer.service import Recorder, make_checkpointer
+from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
 from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.callbacks import Recording, TrainerCallback, Verdict
@@ -45,9 +45,7 @@ def test_each_version_is_published_before_it_is_committed(engine):
 @pytest.mark.parametrize(("schedule", "arriving"), [("partial", 0), ("periodic", 2)])
 def test_a_step_decodes_each_group_once_and_builds_one_batch_of_them(engine, monkeypatch, schedule, arriving):
     script = Scripted([groups_at(0), groups_at(1)])
-    trainer = make_trainer(engine, script, 2, max_staleness=0, schedule=schedule)
-    train = trainer.config.train.model_copy(update={"max_logp_error": 50.0})
-    trainer.config = trainer.config.model_copy(update={"train": train})
+    trainer = make_trainer(engine, script, 2, max_staleness=0, schedule=schedule, max_logp_error=50.0)
     counts = Counter()
 
     def counted(what, function):
@@ -181,7 +179,6 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that
     script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
     trainer = make_trainer(engine, script, on_step=lambda version, metrics: seen.append(metrics))
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1)
-    trainer.controls.guard = None
     monkeypatch.setattr("asyncrl.train.checkpointer.save_file", full)
     trainer.run()
     assert "checkpoint/error" not in seen[0]
@@ -255,13 +252,12 @@ def test_the_time_to_wait_for_a_batch_begins_when_there_are_tasks(engine, schedu
             return super().peek(step, seen, wait_s) if self.looks >= 10 else ([], False)
 
     script = Late([groups_at(0), []])
-    trainer = make_trainer(engine, script, max_staleness=0, schedule=schedule)
-    buffer = trainer.config.buffer.model_copy(update={"wait_timeout_s": 0.1})
-    trainer.config = trainer.config.model_copy(update={"buffer": buffer})
+    trainer = make_trainer(engine, script, max_staleness=0, schedule=schedule, wait_timeout_s=0.1)
     assert trainer.run() == 1
     assert script.looks >= 10
-    never = make_trainer(engine, Scripted([None]), max_staleness=0, schedule="synchronous")
-    never.config = never.config.model_copy(update={"buffer": buffer})
+    never = make_trainer(
+        engine, Scripted([None]), max_staleness=0, schedule="synchronous", wait_timeout_s=0.1
+    )
     with pytest.raises(DeadlineError, match=r"no batch within buffer.wait_timeout_s=0\.1"):
         never.run()
 
@@ -347,9 +343,7 @@ def test_time_in_which_a_version_is_on_its_way_is_no_part_of_the_wait_for_a_batc
             time.sleep(0.5)
             return Scripted.publish(self, version, engine)
 
-    trainer = make_trainer(engine, Late([groups_at(0), []]))
-    buffer = trainer.config.buffer.model_copy(update={"wait_timeout_s": 0.1})
-    trainer.config = trainer.config.model_copy(update={"buffer": buffer})
+    trainer = make_trainer(engine, Late([groups_at(0), []]), wait_timeout_s=0.1)
     assert trainer.run() == 1
 
 
@@ -364,7 +358,6 @@ def test_a_checkpoint_is_complete_only_when_its_version_is_committed(engine, tin
             return published
 
     trainer = make_trainer(engine, Looking([groups_at(0), groups_at(0), []]), 9)
-    trainer.controls.guard = None
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1, keep=5)
     version = trainer.run()
     trainer.checkpointer.finish(version, trainer.state_dict())
@@ -382,10 +375,7 @@ def test_a_checkpoint_is_complete_only_when_its_step_is_recorded(engine, tiny_mo
         wait_until(lambda: any(tmp_path.glob(f"*.partial/{MARKER}")))
         found.append([path.name for path in tmp_path.glob("step-*") if path.suffix != ".partial"])
 
-    trainer = make_trainer(engine, Scripted([groups_at(0), []]), on_step=record)
-    buffer = trainer.config.buffer.model_copy(update={"max_staleness": max_staleness})
-    trainer.config = trainer.config.model_copy(update={"buffer": buffer})
-    trainer.controls.guard = None
+    trainer = make_trainer(engine, Scripted([groups_at(0), []]), max_staleness=max_staleness, on_step=record)
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1, keep=5)
     assert trainer.config.publishes_in_background == bool(max_staleness)
     version = trainer.run()

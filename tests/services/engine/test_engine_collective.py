@@ -17,7 +17,7 @@ from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
 from asyncrl.launch.check import check_carrier
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.trainer.service import own_carrier
+from asyncrl.services.trainer.transports import own_carrier
 from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import CollectiveCarrier

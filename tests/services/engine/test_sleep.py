@@ -46,7 +46,7 @@ def test_the_engine_sleeps_exactly_while_the_trainer_works(engine_url, switch, t
         def publish(self, version, engine):
             # As the real publisher: the weights are read, then whoever waits for that is told.
             states.append(("weights", is_sleeping(engine_url)))
-            turns.to_others()
+            turns.end_work()
             states.append(("load", is_sleeping(engine_url)))
             return super().publish(version, engine)
 
@@ -74,7 +74,8 @@ def test_the_engine_sleeps_exactly_while_the_trainer_works(engine_url, switch, t
     turns = MemoryTurns([engine], switch)
     switch(True)  # as the trainer does before it loads its model
     trainer = make_trainer(engine, Watched([groups_at(0), groups_at(1)]), 2, 0, schedule="synchronous")
-    trainer.turns, trainer.checkpointer = turns, Checkpoints()
+    trainer.callbacks.insert(0, turns)
+    trainer.checkpointer = Checkpoints()
     assert trainer.run() == 2
     step = [("take", False), ("weights", True), ("load", False), ("commit", False)]
     assert states == [*step, *step, ("save", True)]

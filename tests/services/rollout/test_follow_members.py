@@ -1,13 +1,15 @@
 """Those who use a job's members keep them through a buffer that is away or has just started."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.services.buffer.client import BufferClient, members_of
 from asyncrl.services.rollout.service import PolicyAddresses, RolloutService
-from asyncrl.services.trainer.service import SyncFilePublisher
+from asyncrl.services.trainer.publisher import SyncFilePublisher
+from asyncrl.weights.publish import FilePublisher
 from tests.buffer.serving import ThreadService
 from tests.credentials import RUN
 from tests.services.buffer.test_buffer_members import JOB
@@ -133,7 +135,7 @@ def test_a_trainer_publishes_to_engines_where_they_are_until_they_are_known_to_h
     jobs += [known | {"joined": {"engine": []}, "settled": settled} for settled in (False, True)]
     jobs += [jobs[-1] | {"moved": {OWN: MOVED}}, None]
     jobs += [jobs[3] | {"added": {"engine": [GUEST]}, "retired": [OWN]}, None]
-    publisher = SyncFilePublisher(tmp_path, [OWN], "", 0, job=lambda: said[-1])
+    publisher = SyncFilePublisher([OWN], "", 0, partial(FilePublisher, tmp_path), lambda: said[-1])
     seen, said = [], [None]
     try:
         for job in jobs:

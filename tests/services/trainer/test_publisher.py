@@ -1,10 +1,13 @@
 """The trainer's side of a version's way to the engines."""
 
+from functools import partial
+
 import torch
 
 from asyncrl.errors import InfrastructureError
-from asyncrl.services.trainer.service import SyncFilePublisher
+from asyncrl.services.trainer.publisher import SyncFilePublisher
 from asyncrl.weights.files import read_weights, weights_path
+from asyncrl.weights.publish import FilePublisher
 from tests.train.one_step import make_engine, snapshot
 from tests.weights.test_publish import Engine
 
@@ -16,7 +19,7 @@ class Closing(Engine):
 
 def test_what_was_gathered_is_published_as_it_was_then_also_when_an_engine_fails(tiny_model, tmp_path):
     engine, calls = make_engine(tiny_model), []
-    publisher = SyncFilePublisher(tmp_path, ["good", "bad"], "token", 0)
+    publisher = SyncFilePublisher(["good", "bad"], "token", 0, partial(FilePublisher, tmp_path))
     publisher._clients = {
         "good": Closing("good", calls),
         "bad": Closing("bad", calls, prepare=InfrastructureError("gone")),
@@ -40,7 +43,7 @@ def test_earlier_weights_that_the_next_batch_may_be_checked_with_are_there_while
     tiny_model, tmp_path
 ):
     engine = make_engine(tiny_model)
-    publisher = SyncFilePublisher(tmp_path, ["good"], "token", 0)
+    publisher = SyncFilePublisher(["good"], "token", 0, partial(FilePublisher, tmp_path))
     publisher._clients = {"good": Closing("good", [])}
     for version in (1, 2):
         publisher.publish(version, engine)

@@ -1,0 +1,81 @@
+"""Refuses batches that were not sampled from the policy: by their log-probabilities, and by commitments of engines.
+
+Both are compared in one forward pass (`asyncrl.train.logprob_check`, `asyncrl.train.commitment_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asyncrl.config import Config
+from asyncrl.train.callback_context import CallbackContext
+from asyncrl.train.callbacks import Refusal, TrainerCallback
+from asyncrl.train.commitment_check import (
+    ALLOWED,
+    Finding,
+    States,
+    commitment_metrics,
+    examine,
+    unfit,
+    unfit_reason,
+)
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.faulty_engine import faulty_engines
+from asyncrl.train.logprob_check import (
+    Comparison,
+    Tolerance,
+    compare,
+    comparison_metrics,
+    disagreeing,
+    disagreement,
+    of_groups,
+)
+from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_settings import StepSettings
+
+
+class SampledCheck(TrainerCallback):
+    """Compares each batch with the versions that are said to have sampled it, on all ranks.
+
+    weights_dir: where the publisher leaves the weights of the previous version; None to check the newest one alone.
+    """
+
+    def __init__(self, config: Config, weights_dir: Path | None) -> None:
+        self.config = config
+        self.weights_dir = weights_dir
+        self.comparisons: list[Comparison] = []
+        """How the newest batch's log-probabilities compare with the trainer's."""
+        self.commitments: list[Finding] = []
+        """How its commitments compare with the trainer's hidden states."""
+
+    def refuses(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Refusal | None:
+        """If the buffer crashes and forgets a refusal, the batch comes again and fails the same check."""
+        tolerance = Tolerance.of(self.config.train.max_logp_error)
+        kept_kv = self.config.engine.keep_kv
+        states: States | None = {} if self.config.train.commitments else None
+        parts = compare(engine, batch, tolerance, settings, self.weights_dir, kept_kv, states)
+        self.comparisons = of_groups(parts)
+        self.commitments = []
+        if states is not None:
+            examined = engine.on_first(lambda: examine(batch, states))
+            self.commitments = [Finding(*one) for one in examined]
+        wrong = disagreeing(self.comparisons, tolerance)
+        allowed = ALLOWED[engine.states_dtype]
+        forged = unfit(self.commitments, allowed)
+        if not wrong and not forged:
+            return None
+        reasons = [disagreement(wrong, batch.step, tolerance)] if wrong else []
+        reasons += [unfit_reason(forged, batch.step, allowed)] if forged else []
+        groups = dict.fromkeys([*(one.group for one in wrong), *(one.group for one in forged)])
+        engines = {} if forged else faulty_engines(parts, tolerance)
+        return Refusal(list(groups), "; ".join(reasons), engines)
+
+    def metrics(self, step: int) -> Mapping[str, Any]:
+        return {**comparison_metrics(self.comparisons), **commitment_metrics(self.commitments)}
+
+
+def sampled_check(context: CallbackContext) -> SampledCheck:
+    """Return the callback of a run."""
+    return SampledCheck(context.config, context.arguments.weights_dir)

@@ -1,0 +1,74 @@
+"""What a trainer writes into its run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl.config import Config
+from asyncrl.data.table import TokenValues, TrajectoryWriter
+from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.checkpoint_store import CheckpointStore
+from asyncrl.train.checkpointer import Checkpointer
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.memory_checkpoints import FOLDER as MEMORY_FOLDER
+from asyncrl.train.metrics_log import MetricsLog
+from asyncrl.types import Group
+
+
+class Recorder:
+    """Writes each step's metrics and trajectories into the run folder."""
+
+    def __init__(self, folder: Path, sinks: Sequence[str]) -> None:
+        self.metrics = MetricsLog(folder, "tensorboard" in sinks)
+        self.trajectories = TrajectoryWriter(folder / "trajectories")
+
+    def on_commit(self, version: int, groups: Sequence[Group], values: TokenValues) -> None:
+        self.trajectories.put(version, groups, values)
+
+    def on_step(self, version: int, metrics: dict[str, Any]) -> None:
+        self.metrics.write(version, metrics)
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.trajectories.close()
+
+
+def make_checkpointer(
+    folder: Path,
+    config: Config,
+    engine: TrainEngine,
+    auxiliary: AuxiliaryModels,
+    model: str,
+    recorder: Recorder | None,
+    weights_dir: Path | None = None,
+    machines: int = 1,
+) -> Checkpointer:
+    """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
+
+    weights_dir: in shared memory, beside which those in memory are. machines: over which the ranks are spread.
+
+    A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
+    those steps.
+    """
+    train = config.train
+    return Checkpointer(
+        folder / "checkpoints",
+        engine,
+        model,
+        every=config.train.checkpoint_every,
+        keep=KEPT_CHECKPOINTS,
+        also_every=config.eval.every,
+        others=auxiliary.trained_engines,
+        before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
+        store=CheckpointStore(config.train.checkpoint_store)
+        if config.train.checkpoint_store and engine.rank == 0
+        else None,
+        memory=weights_dir / MEMORY_FOLDER
+        if weights_dir is not None and train.memory_checkpoint_every
+        else None,
+        memory_every=config.train.memory_checkpoint_every,
+        machines=machines,
+    )

@@ -1,0 +1,90 @@
+"""What `engine.weight_transfer` names to bring weights to the engines, and the run's publisher with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from asyncrl.config import Config
+from asyncrl.credentials import Credentials
+from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
+from asyncrl.services.buffer.client import BufferClientSync
+from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.weights.carrier import Carrier, CollectiveCarrier
+from asyncrl.weights.members import Members
+from asyncrl.weights.publish import FilePublisher
+
+
+def open_publisher(
+    config: Config,
+    engine: TrainEngine,
+    engines: Sequence[str],
+    weights_dir: Path,
+    credentials: Credentials,
+    folder: Path,
+    source: BufferClientSync | None = None,
+    served: Callable[[int], list[int]] | None = None,
+) -> SyncFilePublisher:
+    """Return the run's publisher, with what `engine.weight_transfer` names to bring the files to the engines.
+
+    served: the past versions that engines keep beside one; None where they keep none.
+    """
+    make = partial(
+        FilePublisher,
+        weights_dir,
+        wait_s=config.outage_timeout_s,
+        finish_requests=config.train.schedule == "asynchronous",
+        carrier=open_carrier(config, engine, credentials) if engine.rank == 0 else None,
+        deltas=config.engine.weight_delta,
+        keep_kv=config.engine.keep_kv,
+        members=Members(weights_dir, folder / "opponents", served) if served is not None else None,
+        # No turn lasts longer than its episode may.
+        turn_s=config.rollout.episode_timeout_s,
+    )
+    return SyncFilePublisher(
+        engines, credentials.bearer("engine"), engine.rank, make, partial(described_job, source)
+    )
+
+
+def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
+    """Return what brings files to engines; None where they read them in a folder that both sides see.
+
+    Raises `ConfigError`.
+    """
+    match config.engine.weight_transfer:
+        case "collective":
+            return CollectiveCarrier(torch.device(engine.device))
+        case "http":
+            from asyncrl.services.trainer.weight_source import HttpWeightSource
+            from asyncrl.weights.http_carrier import HttpCarrier
+
+            return HttpCarrier(HttpWeightSource(credentials))
+        case "nixl":
+            from asyncrl.weights.nixl_agent import check_nixl
+            from asyncrl.weights.nixl_carrier import NixlCarrier
+
+            check_nixl()
+            return NixlCarrier()
+        case "shared_file":
+            return None
+        case own:
+            return own_carrier(own, config, torch.device(engine.device))
+
+
+def own_carrier(path: str, config: Config, device: torch.device) -> Carrier:
+    """Return a carrier of the user's own, made with the run's configuration and the device of the trainer's first rank.
+
+    Raises `ConfigError` where the import path names none.
+    """
+    carrier: Carrier = load_object("engine.weight_transfer", path)(config, device)
+    missing = [name for name in ("carry", "close") if not callable(getattr(carrier, name, None))]
+    if missing:
+        raise ConfigError(
+            f"engine.weight_transfer: {path!r} is no asyncrl.weights.carrier.Carrier: it has no {missing[0]!r}"
+        )
+    return carrier

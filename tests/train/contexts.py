@@ -1,0 +1,21 @@
+"""What factories of callbacks are given, for a trainer in a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncrl.credentials import own_credentials
+from asyncrl.train.callback_context import CallbackContext, TrainerArguments
+
+NOWHERE = Path("/nonexistent")
+
+
+def context(config, objective, engine, auxiliary=None, checkpointer=None, folder=NOWHERE, **more):
+    """Return the context of a run whose other processes are nowhere."""
+    given = TrainerArguments(
+        folder=folder, model="m", buffer="", engines=[], weights_dir=folder, credentials=own_credentials(), **more
+    )  # fmt: skip
+    return CallbackContext(
+        config=config, objective=objective, arguments=given, engine=engine, auxiliary=auxiliary,
+        checkpointer=checkpointer,
+    )  # fmt: skip
