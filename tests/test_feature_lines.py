@@ -7,6 +7,8 @@ import pytest
 
 from tests.scripts import load_script
 
+ROOT = Path(__file__).parent.parent
+
 MOST = 649
 """Lower it when a feature leaves the main path; a feature that would raise it belongs behind a seam."""
 
