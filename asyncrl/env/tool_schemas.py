@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+TYPES: dict[str, type] = {
+    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
+}  # fmt: skip
+"""By JSON schema's names, exactly: true is no integer."""
 PYTHON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """Names of types that some benchmarks give in place of JSON schema's."""
 FORM = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'

@@ -11,11 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncrl.env.protocol import ToolCall
+from asyncrl.env.tool_schemas import TYPES
 
-TYPES: dict[str, type] = {
-    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
-}  # fmt: skip
-"""By JSON schema's names, exactly: true is no integer."""
 _LEFT_OUT = re.compile(r"[ ,./\-_*^]")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncrl.env.tool_schemas import PYTHON_TYPES, plain_schema
-from asyncrl.envs.benchmarks.call_checks import TYPES
+from asyncrl.env.tool_schemas import PYTHON_TYPES, TYPES, plain_schema
 from asyncrl.evaluation.importers.records import Imported
 
 ENV = "asyncrl.envs.benchmarks.calls:Calls"
