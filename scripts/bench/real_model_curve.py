@@ -9,6 +9,7 @@ Without runs the rows that are there are drawn. Before and after training the sa
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def fresh_rewards(steps: list[dict[str, Any]]) -> list[float]:
     """Return the mean reward of all episodes that came in during each step: those of dropped groups, too."""
     totals = [(step["buffer/offered_reward_sum"], step["buffer/offered_reward_mean"]) for step in steps]
     counted = [(0.0, 0.0), *((total, total / mean if mean else 0.0) for total, mean in totals)]
-    pairs = zip(counted, counted[1:], strict=False)
+    pairs = itertools.pairwise(counted)
     return [(after[0] - before[0]) / max(1.0, after[1] - before[1]) for before, after in pairs]
 
 
