@@ -21,6 +21,9 @@ PROGRESS_CPU_S = 1.0
 """CPU time of a process and its descendants together that counts as progress."""
 PROGRESS_BYTES = 2**20
 """What they have read or written, beside their log, that does: a model that is downloaded or loaded."""
+WAITING_SHARE = 1 / 30
+"""Of the time for which a process was ready to compute and got no processor, what counts as CPU time: on a machine with
+twenty times more to do than it has cores, one that computes is no longer told by its CPU time."""
 CHECK_EVERY_S = 1.0
 CHECKS = 60
 """How often within its timeout a start is looked at, if that is less often: it takes a look at every process."""
@@ -66,11 +69,12 @@ class ProcessMeter:
         self._found_at = -math.inf
 
     def cpu_s(self) -> float:
+        """See `Meter`. With `WAITING_SHARE` of what the processes have waited for a processor."""
         total = 0.0
         for one in self._processes():
             with contextlib.suppress(psutil.Error):
                 times = one.cpu_times()
-                total += times.user + times.system
+                total += times.user + times.system + WAITING_SHARE * waited_s(one.pid)
         return total
 
     def data_bytes(self) -> int:
@@ -93,6 +97,14 @@ class ProcessMeter:
                 ]
             self._found_at = time.monotonic()
         return self._found
+
+
+def waited_s(pid: int) -> float:
+    """Return for how long a process's main thread has been ready to run and had no processor; 0.0 where the system does
+    not say (`/proc/PID/schedstat`, in Linux)."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 class StartDeadline:

@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
-from asyncrl.startup import KEY, LIMIT_FACTOR, StartDeadline
+from asyncrl.startup import KEY, LIMIT_FACTOR, WAITING_SHARE, ProcessMeter, StartDeadline, waited_s
+from tests.waiting import wait_until
 
 NO_PROGRESS = f"did not start: no progress within {KEY}=10 s"
 BUSY = """
@@ -124,3 +126,26 @@ def test_a_pause_of_the_observer_is_no_time_of_the_process(started, clock):
     assert deadline.missed() == ""
     clock[0] += 9.9
     assert deadline.missed() == ""
+
+
+def test_a_process_that_waits_for_a_processor_makes_progress_and_one_that_sleeps_does_not():
+    core = {min(os.sched_getaffinity(0))}
+    asleep = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE
+    )
+    crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        assert asleep.stdout.readline()
+        for one in (asleep, *crowd):
+            os.sched_setaffinity(one.pid, core)
+        before = waited_s(asleep.pid)
+        wait_until(lambda: all(waited_s(one.pid) > 3.0 for one in crowd))
+        assert waited_s(asleep.pid) - before < 0.5
+        used = psutil.Process(crowd[0].pid).cpu_times()
+        assert ProcessMeter(crowd[0].pid).cpu_s() >= used.user + used.system + 3.0 * WAITING_SHARE
+    finally:
+        for one in (asleep, *crowd):
+            one.kill()
+            one.wait()
+        asleep.stdout.close()
+    assert waited_s(crowd[0].pid) == 0.0

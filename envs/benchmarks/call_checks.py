@@ -78,12 +78,13 @@ def _type_of(allowed: Sequence[Any]) -> type | None:
 
 
 def _has_type(value: Any, allowed: Sequence[Any], expected: type | None, items: type | None) -> bool:
-    if type(value) is expected:
+    given = type(value)
+    if given is expected:
         return items is None or any(
             not isinstance(one, list) or all(_has_type(item, one, items, None) for item in value)
             for one in allowed
         )
-    return type(value) is _type_of(allowed)
+    return given is _type_of(allowed)
 
 
 def _same_object(value: Mapping[str, Any], right: Mapping[str, Sequence[Any]]) -> bool:
