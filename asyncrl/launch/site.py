@@ -75,7 +75,8 @@ def load_site(path: Path | None) -> Site:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        allowed = {"slurm": SlurmSite, "k8s": K8sSite}.get(str(first["loc"][0]), Site)
+        tables: dict[str, type[Section]] = {"slurm": SlurmSite, "k8s": K8sSite}
+        allowed = tables.get(str(first["loc"][0]), Site)
         known = f"; allowed: {', '.join(allowed.model_fields)}" if first["type"] == "extra_forbidden" else ""
         got = "" if first["type"] == "extra_forbidden" else f", got {first['input']!r}"
         raise ConfigError(f"--site {path}: {key}: {first['msg'].lower()}{got}{known}") from error
