@@ -79,12 +79,17 @@ class ScriptedPolicy:
         """Tokens of the longest context."""
         self.calls = 0
         self._failures = self.faults.fails
+        self._fills_left = self.faults.fills
+        self._turns: dict[str, str] = {}
 
     async def generate(self, request: GenerateRequest) -> Generated:
         ids = request.token_ids
         text = self.tokenizer.decode(ids.tolist())
         prompt, _, begun = text.rpartition(ASSISTANT)
-        turn = self._turn(prompt)
+        turn = self._turns.get(prompt)
+        if turn is None:
+            # A turn that is asked for again, or goes on, stays what it was.
+            turn = self._turns[prompt] = self._turn(prompt)
         if not begun:
             self.calls += 1
             if self._failures and prompt.count(RESULT):
@@ -135,13 +140,17 @@ class ScriptedPolicy:
         done = prompt.count(RESULT)
         if not tools:
             return _without_tools(prompt)
-        steps = ["cat calc.py", *[FILLER] * self.faults.fills, REPAIR]
+        steps = ["cat calc.py", REPAIR]
         repaired = "repaired\n" in prompt.replace("echo repaired", "") or "repaired<|im_end|>" in prompt
         viewer = _call(tools, VIEWERS, PATHS, f"/work/{PICTURE}") if self.faults.picture else ""
         if viewer and done == 0:
             return viewer
         place = done - bool(viewer)
-        if repaired or place > len(steps) + 2:
+        # Counted over the episode: an agent that shortens its context forgets how often.
+        if self._fills_left and place and not repaired and (filler := _call(tools, SHELLS, COMMANDS, FILLER)):
+            self._fills_left -= 1
+            return filler
+        if repaired or place > len(steps) + 2 + self.faults.fills:
             submit = _call(tools, SHELLS, COMMANDS, f"echo {SUBMIT}") if SUBMIT in prompt else ""
             return submit or "The test passes now."
         return _call(tools, SHELLS, COMMANDS, steps[min(place, len(steps) - 1)]) or "There is no shell."

@@ -71,7 +71,7 @@ def scenarios(slow_s: float = SLOW_S) -> list[Scenario]:
         Scenario("goes on after an answer of 502", Faults(fails=1)),
         Scenario(f"waits for a turn of {slow_s:g} s", Faults(slow_s=slow_s)),
         Scenario("sees a picture that the model cannot read", Faults(picture=True)),
-        Scenario("has an outcome when its context is full", Faults(fills=40), False, True),
+        Scenario("has an outcome when its context is full", Faults(fills=12), False, True),
     ]
 
 

@@ -17,7 +17,15 @@ from asyncrl.buffer.put import admit
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError, InfrastructureError, InputError
 from asyncrl.gateway.agent_player import AgentPlayer, AgentSettings, LocalHost, outcome
-from asyncrl.gateway.agents import CallableAgent, CommandAgent, OpenEpisode, Report, load_agent, parse_report
+from asyncrl.gateway.agents import (
+    PLAIN,
+    CallableAgent,
+    CommandAgent,
+    OpenEpisode,
+    Report,
+    load_agent,
+    parse_report,
+)
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.waiting import wait_until
@@ -186,7 +194,7 @@ def test_functions_that_hang_fail_their_own_episodes_only():
 def test_a_worker_ends_although_a_function_hangs():
     code = """
 import asyncio, time
-from asyncrl.gateway.agents import CallableAgent, OpenEpisode
+from asyncrl.gateway.agents import PLAIN, CallableAgent, OpenEpisode
 
 def hang(task, episode):
     time.sleep(300)
@@ -344,6 +352,8 @@ def test_an_agent_that_gives_up_is_trained_with_nothing(make_gateway):
         host = LocalHost(gateway.episodes, "http://gateway")
 
         class Exits:
+            recording = PLAIN
+
             async def run(self, task, episode, timeout_s):
                 user = {"role": "user", "content": "go"}
                 await chat(gateway, episode).chat.completions.create(model="m", messages=[user])
