@@ -49,7 +49,9 @@ NAVIGATION: dict[str, list[str]] = {
         "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
     ),
     "How-to": [
-        *_pages("docs", "install which-method data environments rewards sft adapters sandbox gateway tool-formats"),
+        *_pages(
+            "docs", "install which-method data environments rewards sft adapters sandbox gateway tool-formats"
+        ),
         *_pages("docs", "evaluation monitor metrics lora"),
         *_pages("docs", "speculative-decoding memory placement planning scaling containers studies"),
     ],
