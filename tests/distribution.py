@@ -50,6 +50,7 @@ SECONDS = {
     "two ranks": 200,
     "tests/test_lora_run.py": 160,
     "tests/test_extras.py": 150,
+    "tests/plan/test_gpu_recipes.py": 120,
     "tests/docs/docs/tutorial/": 150,
     "tests/test_end_to_end.py": 145,
     "tests/test_chaos.py": 130,

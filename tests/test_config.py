@@ -391,7 +391,7 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
     path = tmp_path / "recipe.toml"
     path.write_text(f"base = {name!r}\n")
     with pytest.raises(
-        ConfigError, match=rf"recipe.toml: base: there is no base {name!r}; .*allowed: tiny_cpu"
+        ConfigError, match=rf"recipe.toml: base: there is no base {name!r}; .*allowed: gpu, tiny_cpu"
     ):
         load_config(path)
 
