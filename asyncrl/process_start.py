@@ -1,7 +1,7 @@
 """How a process of a run is started: by its command, or forked by a server that has imported its libraries already.
 
 Most of a role's start is the import of torch, transformers, DeepSpeed and vLLM. Where the variable `FORK_SERVER` names
-the socket of an `asyncrl.testing.fork_server`, as in tests, the roles that import these are forked from it. They have
+the socket of a `scripts/testing/fork_server.py`, as in tests, the roles that import these are forked from it. They have
 the command line, environment, folder, output, session, priority, signals and exit code of processes started by their
 commands. Only their parent is the server: it kills a process whose starter has ended, and tells how it ended.
 """

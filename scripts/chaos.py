@@ -56,11 +56,11 @@ from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.service import compile_cache
-from asyncrl.testing.faults import Monkey, Network
-from asyncrl.testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
-from asyncrl.testing.lent_faults import SOME_S, LendingMonkey
-from asyncrl.testing.namespaces import Link, Machines, problem
-from asyncrl.testing.spread_run import SpreadRun
+from testing.faults import Monkey, Network
+from testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
+from testing.lent_faults import SOME_S, LendingMonkey
+from testing.namespaces import Link, Machines, problem
+from testing.spread_run import SpreadRun
 
 STEPS_PER_FAULT = 3
 STEPS_PER_NODE = 25

@@ -48,8 +48,8 @@ from asyncrl.run.folder import RunFolder
 from asyncrl.run.json_lines import JsonLines
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.testing.leftovers import processes_left
 from asyncrl.weights.position import read_committed
+from testing.leftovers import processes_left
 
 ROLES = ("rollout", "env", "engine")
 SETTINGS = (

@@ -26,8 +26,8 @@ from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.testing.namespaces import Link, Machines, problem
-from asyncrl.testing.spread_run import SpreadRun
+from testing.namespaces import Link, Machines, problem
+from testing.spread_run import SpreadRun
 
 NODES = 4
 SPREAD = (

@@ -40,7 +40,7 @@ from asyncrl.config import load_config
 from asyncrl.credentials import VARIABLE
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.metrics import read_metrics
-from asyncrl.testing.fork_server import start_fork_server
+from testing.fork_server import start_fork_server
 
 ARMS: dict[str, tuple[str, ...]] = {
     "one": (),

@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from asyncrl.gpus import on_cpu
 from asyncrl.process_start import FORK_SERVER
-from asyncrl.testing.fork_server import start_fork_server
+from scripts.testing.fork_server import start_fork_server
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
 from tests.shared import SHARED, shared_folder

@@ -11,8 +11,8 @@ import pytest
 from asyncrl.config import load_config
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.testing.namespaces import Machines, problem
-from asyncrl.testing.spread_run import SpreadRun
+from scripts.testing.namespaces import Machines, problem
+from scripts.testing.spread_run import SpreadRun
 from tests.runs import CACHE, check_trained_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

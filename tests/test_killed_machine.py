@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from asyncrl.testing.namespaces import problem
+from scripts.testing.namespaces import problem
 from tests.runs import environment
 from tests.scripts import SCRIPTS
 

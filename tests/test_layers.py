@@ -57,7 +57,7 @@ LAYERS = [
     {"launch"},
     {"plan", "study"},
     {"simulation"},
-    {"commands", "cli", "testing"},
+    {"commands", "cli"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -14,7 +14,7 @@ import pytest
 
 from asyncrl import process_start
 from asyncrl.process_start import FORK_SERVER, start_child, start_process
-from asyncrl.testing.fork_server import start_fork_server
+from scripts.testing.fork_server import start_fork_server
 from tests.waiting import wait_until
 
 ROLES = process_start.FORKED

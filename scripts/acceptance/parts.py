@@ -102,7 +102,7 @@ def memory(context: Context) -> list[Figure]:
     """A real step of the trainer takes what was predicted, within 10 %."""
     from asyncrl.plan.predict import trainer_memory
     from asyncrl.plan.training import measure_step
-    from asyncrl.testing.step_memory import measured_step
+    from testing.step_memory import measured_step
 
     tokens = 4096 if context.gpus else 256
     dtype = "bfloat16" if context.gpus else "float32"

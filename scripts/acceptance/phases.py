@@ -204,7 +204,7 @@ def predicted_memory(context: Context) -> Iterator[Figure]:
     from asyncrl.config import load_config
     from asyncrl.plan.predict import trainer_memory
     from asyncrl.plan.training import measure_step
-    from asyncrl.testing.step_memory import measured_step
+    from testing.step_memory import measured_step
 
     for name, more in (("1.7B", ()), ("4B", ("lora.rank=16",))) if context.gpus else (("0.6B", ()),):
         config = load_config("gridworld_grpo", _words(context, 4096 if context.gpus else 128, *more))

@@ -3,7 +3,7 @@
     python scripts/bench/bench_publish.py [--steps 6] [--tokens 1024] [--delay-ms 100] [--mbit 10] [--json OUT]
 
 Trainer, ledger, transport and checks are real; groups are made up, and the two engines are those of
-`asyncrl.testing.weight_engines`, which load nothing into a model. The link is between the trainer and all engines.
+`weight_engines`, which load nothing into a model. The link is between the trainer and all engines.
 "at once" waits for each version as the trainer does where the next batch cannot be trained meanwhile.
 """
 
@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 from report import write_report
+from slow_link import SourceBehindLink
+from weight_engines import LoadingEngine
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config, parse_config
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.services.trainer.publisher import SyncFilePublisher
-from asyncrl.testing.slow_link import SourceBehindLink
-from asyncrl.testing.weight_engines import LoadingEngine
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.callbacks import Recording
 from asyncrl.train.deepspeed_engine import TrainEngine

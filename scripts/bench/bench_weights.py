@@ -2,7 +2,7 @@
 
     python scripts/bench/bench_weights.py [--engines 1 2 4] [--delay-ms 100] [--mbit 10] [--num-bytes N] [--json OUT]
 
-The engines are those of `asyncrl.testing.weight_engines`: their routes, transfers and checks are real, and nothing is
+The engines are those of `weight_engines`: their routes, transfers and checks are real, and nothing is
 loaded into a model. The link is between the trainer and all engines; these reach each other directly. Versions are of
 bfloat16 weights, of which the second changes 1.5 %.
 """
@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from report import write_report
+from slow_link import SourceBehindLink
+from weight_engines import LoadingEngine
 
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.testing.slow_link import SourceBehindLink
-from asyncrl.testing.weight_engines import LoadingEngine
 from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
 

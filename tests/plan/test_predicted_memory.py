@@ -6,8 +6,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from asyncrl.config import load_config
 from asyncrl.plan.predict import trainer_memory
 from asyncrl.plan.training import measure_step
-from asyncrl.testing.step_memory import measured_step
 from asyncrl.train import optimizers
+from scripts.testing.step_memory import measured_step
 
 SHAPE = {
     "model_type": "qwen3",

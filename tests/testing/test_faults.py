@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.testing import faults
+from scripts.testing import faults
 
 PARENT = """
 import subprocess, sys, time

@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from asyncrl.testing import leftovers as module
+from scripts.testing import leftovers as module
 
 HOLDER = """
 import multiprocessing, time

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.testing.faults import Network
-from asyncrl.testing.lent_faults import LendingMonkey, _begin
+from scripts.testing.faults import Network
+from scripts.testing.lent_faults import LendingMonkey, _begin
 from tests.waiting import wait_until
 
 PROGRAM = """

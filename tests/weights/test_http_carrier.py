@@ -14,17 +14,17 @@ import torch
 
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
-from asyncrl.testing.slow_link import SlowLink, SourceBehindLink
 from asyncrl.weights import http_carrier, publish
 from asyncrl.weights.chunks import WHOLE, chunks_of, matching
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.http_carrier import HttpCarrier, tree
 from asyncrl.weights.publish import FilePublisher
+from scripts.bench.slow_link import SlowLink, SourceBehindLink
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 from tests.waiting import wait_until
 
-weight_engines = ImportedWhenUsed("asyncrl.testing.weight_engines")
+weight_engines = ImportedWhenUsed("scripts.bench.weight_engines")
 CHUNK_BYTES = 32 * 1024
 NUM_ELEMENTS = 100_000
 PATIENT_S = 200.0

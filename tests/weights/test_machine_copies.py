@@ -15,7 +15,7 @@ from asyncrl.weights.machine_copies import copies_of_machine, fetch_copy, machin
 from asyncrl.weights.staging import Staging
 from tests.packages import ImportedWhenUsed
 
-weight_engines = ImportedWhenUsed("asyncrl.testing.weight_engines")
+weight_engines = ImportedWhenUsed("scripts.bench.weight_engines")
 CHUNK_BYTES = 4096
 
 

@@ -25,7 +25,7 @@ from asyncrl.weights.reads import read_order_from_json
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 
-weight_engines = ImportedWhenUsed("asyncrl.testing.weight_engines")
+weight_engines = ImportedWhenUsed("scripts.bench.weight_engines")
 LENT = LentMemory(b"metadata", 4096, 10, True)
 NUM_ELEMENTS = 100_000
 # Lends a file until its input ends.

@@ -4,7 +4,7 @@ a member of the population  -> only the other side's trajectories are kept
 an exploiter in training    -> its side's go to its buffer, under a slot; the other side's are kept where the newest
                                version of the policy has it
 
-Only what goes to the exploiter's buffer keeps the states of the other side (`Trajectory.next_states`), if it has them.
+Only what goes to the exploiter's buffer keeps the states of the other side (`types.NEXT_STATES`), if it has them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Opponents:
     """A `GroupStrategy` that plays groups against whom they were dealt.
 
     engines: where all versions of the policy sample. exploiter: the policy that is trained against it, if there is
-    one. states: whether its trajectories note the states of the other side (`Trajectory.next_states`).
+    one. states: whether its trajectories note the states of the other side (`types.NEXT_STATES`).
     """
 
     def __init__(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrl.algo.curation import curricula
-from asyncrl.testing.simulated_learner import simulate
+from asyncrl.algo.curation.simulated_learner import simulate
 
 SEEDS = range(5)
 GROUP = 8

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.data.codec import decode_group
+from asyncrl.data.codec import decode_group, decode_trajectory, encode_trajectory
 from asyncrl.env.protocol import Step
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import Generated
@@ -15,13 +15,15 @@ from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.rollout.strategies.parts import FurtherPolicy
-from asyncrl.rollout.strategies.policies import FurtherPolicies, MultiPolicyGenerator
+from asyncrl.rollout.strategies.policies import FurtherPolicies, MultiPolicyGenerator, silent
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Lease, Task
 from tests.buffer.serving import ThreadService
 from tests.chat.test_conversation import Asking
+from tests.data.test_codec import THREE_TURNS, make_trajectory
+from tests.data.test_token_extras import VALUES
 
 HERE = __name__
 MAIN_VERSION = 9
@@ -250,3 +252,9 @@ def test_without_slots_every_policy_plays_its_agents(renderer):
     generator = MultiPolicyGenerator(main, [FurtherPolicy("help", frozenset({"helper"}), helper)])
     asyncio.run(make_player(renderer, generator).play(EpisodeRequest(Task("t", f"{HERE}:Asking"), 0, "e")))
     assert (len(main.requests), len(helper.requests)) == (2, 3)
+
+
+def test_an_episode_without_a_policys_turn_has_nothing_that_is_known_of_the_others_tokens():
+    mains = make_trajectory(turns=THREE_TURNS, extras=VALUES)
+    found = decode_trajectory(encode_trajectory(silent(mains)))
+    assert (found.num_tokens, found.extras, found.reward) == (0, {}, 0.0)

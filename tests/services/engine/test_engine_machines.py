@@ -18,12 +18,12 @@ from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.testing.slow_link import SourceBehindLink
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import CollectiveCarrier
 from asyncrl.weights.folders import remove_weights
 from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
+from scripts.bench.slow_link import SourceBehindLink
 from tests.credentials import RUN
 from tests.engines import END_S, ENGINE
 from tests.services.engine.test_engine_collective import change, disagreement

@@ -23,6 +23,7 @@ from types import TracebackType
 from asyncrl.credentials import VARIABLE
 from asyncrl.process_start import FORK_SERVER
 
+RELAY = Path(__file__).with_name("frame_relay.py")
 TRY_S = 30.0
 """What the start of Python on a machine may take."""
 _ENTER = """
@@ -117,7 +118,7 @@ class Machines:
 
     def _join_hubs(self, link: Link) -> None:
         limits = ["--delay-s", str(link.delay_s), "--bytes-per-s", str(link.bytes_per_s)]
-        command = [sys.executable, "-m", "asyncrl.testing.frame_relay", *self._hubs, "link0", *limits]
+        command = [sys.executable, "-P", str(RELAY), *self._hubs, "link0", *limits]
         self._relay = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._relay.stdout is not None
         if not self._relay.stdout.readline():

@@ -1,11 +1,11 @@
 """A server that has imported the large libraries and forks the processes of runs; see `asyncrl.process_start`.
 
-    python -m asyncrl.testing.fork_server SOCKET LIBRARY... - MODULE...
+    python scripts/testing/fork_server.py SOCKET LIBRARY... - MODULE...
 
 A request is one message: the process as JSON, with the three files that become its input, output and errors. The answer
 is its pid, and later, on the same connection, its exit code. A connection that is closed before ends its process. The
 server imports the libraries when the first request comes, ends with the process that started it, and its processes end
-with it. Who asks from other namespaces, as on a machine of `asyncrl.testing.namespaces`, gets a process in these.
+with it. Who asks from other namespaces, as on a machine of `testing.namespaces`, gets a process in these.
 """
 
 from __future__ import annotations
@@ -469,8 +469,8 @@ def start_fork_server(
         return subprocess.Popen(
             [
                 sys.executable,
-                "-m",
-                "asyncrl.testing.fork_server",
+                "-P",
+                __file__,
                 os.environ[FORK_SERVER],
                 *libraries,
                 "-",

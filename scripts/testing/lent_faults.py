@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from asyncrl.testing.faults import Monkey
+from .faults import Monkey
 
 SOME_S = 8.0
 """How long a process has no further file descriptor, or cannot write to files."""

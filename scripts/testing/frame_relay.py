@@ -1,6 +1,6 @@
 """A link between two network namespaces with a delay and a rate, in user space: whatever goes over it, goes slowly.
 
-    python -m asyncrl.testing.frame_relay SPACE_A SPACE_B DEVICE --delay-s 0.05 --bytes-per-s 1250000
+    python scripts/testing/frame_relay.py SPACE_A SPACE_B DEVICE --delay-s 0.05 --bytes-per-s 1250000
 
 Both namespaces get a TAP device of that name, to be put on a bridge there; frames that one receives are sent by the
 other, each direction at the rate and after the delay. A line on stdout says that the devices are there. Needs root.

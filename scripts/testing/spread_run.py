@@ -9,7 +9,8 @@ from asyncrl.config import Config
 from asyncrl.launch.spread import ClusterOptions
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
-from asyncrl.testing.namespaces import Machines
+
+from .namespaces import Machines
 
 
 class SpreadRun(TrainRun):
