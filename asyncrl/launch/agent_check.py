@@ -11,7 +11,7 @@ import struct
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,14 @@ def scenarios(slow_s: float = SLOW_S) -> list[Scenario]:
 
 
 def check_agent_program(
-    config: dict[str, Any], told: Callable[[Finding], None] = lambda finding: None, slow_s: float = SLOW_S
+    config: dict[str, Any],
+    told: Callable[[Finding], None] = lambda finding: None,
+    slow_s: float = SLOW_S,
+    repair_only: bool = False,
 ) -> list[Finding]:
     """Play one episode for each scenario, and tell of each when it has ended. A repair that fails ends the check.
+
+    repair_only: leave out the scenarios in which something goes wrong.
 
     Raises `ConfigError` for settings that are wrong, `UnavailableError` where the program cannot be installed.
     """
@@ -92,17 +97,18 @@ def check_agent_program(
         task = Task("adder", "agent", 0, "train", {"folder": f"{folder}/tasks/adder"})
         found.check(task, TIMEOUT_S)
         try:
-            return runner.run(_play_all(settings, task, told, slow_s))
+            chosen = scenarios(slow_s)[: 1 if repair_only else None]
+            return runner.run(_play_all(settings, task, told, chosen))
         finally:
             runner.run(end_launcher())
 
 
 async def _play_all(
-    settings: dict[str, Any], task: Task, told: Callable[[Finding], None], slow_s: float
+    settings: dict[str, Any], task: Task, told: Callable[[Finding], None], chosen: Sequence[Scenario]
 ) -> list[Finding]:
     renderer = ChatRenderer(_tokenizer())
     findings, longest = [], CONTEXT - ROOM
-    for number, scenario in enumerate(scenarios(slow_s)):
+    for number, scenario in enumerate(chosen):
         limit = longest + ROOM if scenario.overflows else CONTEXT
         finding, seen = await _play(settings, task, scenario, renderer, limit)
         findings.append(finding)
