@@ -18,12 +18,12 @@ from asyncrl.train.offload import to_device, to_host
 class MemoryTurns(TrainerCallback):
     """Begins with the trainer's turn.
 
-    trained: the models whose states leave the device. sleep: puts the engines to sleep, or wakes them; called on rank
+    models: those whose states leave the device. sleep: puts the engines to sleep, or wakes them; called on rank
     0.
     """
 
-    def __init__(self, trained: Sequence[TrainEngine], sleep: Callable[[bool], None]) -> None:
-        self.trained = trained
+    def __init__(self, models: Sequence[TrainEngine], sleep: Callable[[bool], None]) -> None:
+        self.models = models
         self.sleep = sleep
         self.training = True
 
@@ -33,7 +33,7 @@ class MemoryTurns(TrainerCallback):
             return
         self.training = True
         self._each_sleeps(True)
-        for engine in self.trained:
+        for engine in self.models:
             to_device(engine)
 
     def end_work(self) -> None:
@@ -41,13 +41,13 @@ class MemoryTurns(TrainerCallback):
         if not self.training:
             return
         self.training = False
-        for engine in self.trained:
+        for engine in self.models:
             to_host(engine)
         self._each_sleeps(False)
 
     def _each_sleeps(self, asleep: bool) -> None:
         """Change the engines' state between two barriers: no rank uses memory that is not its own."""
-        first = self.trained[0]
+        first = self.models[0]
         first.barrier()
         if first.rank == 0:
             self.sleep(asleep)

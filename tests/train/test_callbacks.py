@@ -1,5 +1,7 @@
 """Optional features in the trainer's loop: their states by name, what survives going back, and who is called."""
 
+import ast
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,8 @@ from asyncrl.import_path import load_object
 from asyncrl.train.callbacks import Recording, StopFile, TrainerCallback, load_states, states
 from asyncrl.train.configured import FEATURES, configured
 from tests.train.contexts import context
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 class Counting(TrainerCallback):
@@ -76,3 +80,24 @@ def test_steps_are_handed_to_functions_and_a_file_ends_a_run(tmp_path):
     assert not stop.asked_to_stop()
     (tmp_path / "stop").touch()
     assert stop.asked_to_stop()
+
+
+def test_no_callback_hides_a_call_of_the_loop_behind_a_value_of_its_own():
+    calls = {
+        name for name, value in vars(TrainerCallback).items() if callable(value) and not name.startswith("__")
+    }
+    assert {"trained", "batch", "after_step"} <= calls
+    for file in [*(ROOT / "asyncrl" / "train").glob("*.py"), *(ROOT / "services" / "trainer").glob("*.py")]:
+        for made in ast.walk(ast.parse(file.read_text())):
+            if isinstance(made, ast.ClassDef) and any(
+                isinstance(base, ast.Name) and base.id == "TrainerCallback" for base in made.bases
+            ):
+                stored = {
+                    node.attr
+                    for node in ast.walk(made)
+                    if isinstance(node, ast.Attribute)
+                    and isinstance(node.ctx, ast.Store)
+                    and isinstance(node.value, ast.Name)
+                    and node.value.id == "self"
+                }
+                assert not stored & calls, f"{file.name}: {made.name}"
