@@ -21,7 +21,9 @@ WINDOW = 5
 def row_of(run: Path) -> dict[str, Any]:
     """Return a run's rewards by step and its held-out results."""
     summary = json.loads((run / "summary.json").read_text())
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    # A step that was repeated after a restart counts as it was taken in the end.
+    steps = list({row["step"]: row for row in rows}.values())
     config = json.loads((run / "config.json").read_text())
     return {
         "seed": config["run"]["seed"],
