@@ -229,9 +229,12 @@ def test_every_sampled_token_of_conversations_with_images_agrees_before_and_afte
 
     async def scenario(client):
         first = await play(client, looking, 0)
-        assert sum(len(t.extras["images"]) for t in first) == 8
+        assert sum(len(t.extras.get("images", ())) for t in first) == 8
         assert worst(policy, first) < TOLERANCE
-        blind = [dataclasses.replace(t, extras={"images": t.extras["images"][1:]}) for t in first]
+        blind = [
+            dataclasses.replace(t, extras={"images": t.extras["images"][1:]}) if t.extras else t
+            for t in first
+        ]
         assert worst(policy, blind) > 0.1, "what was seen decides what is said"
         await check_refusals(client, looking)
         await check_gateway(client, looking, policy)
