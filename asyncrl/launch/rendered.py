@@ -48,7 +48,7 @@ def render_slurm(config: Config, request: Request, site: SlurmSite | None = None
     if site.cpus:
         memory = site.memory or f"{request.memory_gib}G"
         share = [f"#SBATCH --cpus-per-task={site.cpus}", f"#SBATCH --mem={memory}"]
-    scratch = f'{shlex.quote(site.scratch)}/asyncrl-"$USER-$SLURM_JOB_ID"'
+    scratch = f'{shlex.quote(site.scratch)}/asyncrl-"${{USER:-$(id -un)}}-$SLURM_JOB_ID"'
     models = shlex.quote(site.models) if site.models else '"$scratch/huggingface"'
     lines = [
         "#!/bin/bash",

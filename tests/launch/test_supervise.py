@@ -382,7 +382,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
 (folder / "0.beat").touch()
 (folder / "ready").touch()
-pathlib.Path(ready).write_text(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "pid": 1}))
+(folder / "url").write_text(json.dumps({"url": f"http://127.0.0.1:{server.server_port}", "pid": 1}))
+(folder / "url").replace(ready)  # at once, as services do
 if KIND == "trainer":
     while what == "computes":
         sum(range(10**6))
