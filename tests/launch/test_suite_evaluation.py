@@ -89,10 +89,10 @@ def test_a_folder_goes_on_with_the_same_suite_tasks_and_checkpoints_only(folder)
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["m"], "give one of --env NAME, --harness NAME and --suite NAME"),
+        (["m"], "give one of --env NAME, --harness NAME, --suite NAME and --on SET"),
         (
             ["m", "--env", "code", "--harness", "bash"],
-            "give one of --env NAME, --harness NAME and --suite NAME",
+            "give one of --env NAME, --harness NAME, --suite NAME and --on SET",
         ),
         (["m", "--harness", "bash"], "--tasks: must be a folder or an environment with --harness"),
         (
