@@ -1,6 +1,8 @@
 """Recipes whose tiny model is made on the spot: what experts and random policies write fits into their limits."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from asyncrl.train.demonstrations import demonstrations, encode
 from asyncrl.train.sft import make_renderer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SLOW = {"code", "math_tool", "minigrid", "search", "terminal"}
+SLOW = {"code", "math_tool", "minigrid", "search", "swe_mini", "terminal"}
 """Episodes that take tens of milliseconds or more: fewer of them are played."""
 
 
@@ -32,9 +34,13 @@ def _nothing_left():
 
 
 @pytest.mark.parametrize(("path", "name"), list(tiny_recipes()))
-def test_a_tiny_models_recipe_has_room_for_its_episodes(path, name):
+def test_a_tiny_models_recipe_has_room_for_its_episodes(path, name, tmp_path):
     config = load_config(path)
     env, settings = config.env.name, config.env.config
+    if (maker := path.parent / "make_tasks.py").exists():
+        # Its page has the reader make the tasks first.
+        subprocess.run([sys.executable, maker, tmp_path / "tasks", "20"], check=True, capture_output=True)
+        settings = {**settings, "tasks": str(tmp_path / "tasks")}
     demos = list(demonstrations(load_env(env), env, settings, 8 if name in SLOW else 60, 0.5, seed=0))
     # As the warm start makes it, on fewer episodes.
     renderer = make_renderer(demos, config.engine.max_model_len)

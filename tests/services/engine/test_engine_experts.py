@@ -67,9 +67,7 @@ def chosen(model, token_ids):
 
 
 async def turn(client, builder, name, max_tokens):
-    request = GenerateRequest(
-        name, builder.token_ids(), max_tokens, commit=True, **builder.asked()
-    )
+    request = GenerateRequest(name, builder.token_ids(), max_tokens, commit=True, **builder.asked())
     builder.add_turn(await client.generate(request))
 
 
