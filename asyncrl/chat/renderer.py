@@ -565,6 +565,8 @@ def _read(arguments: Any) -> Any:
     if isinstance(arguments, str):
         with contextlib.suppress(ValueError, RecursionError):
             if isinstance(read := json.loads(arguments), dict):
+                # Half of a surrogate pair, which JSON can name, is no text that a tokenizer takes.
+                json.dumps(read, ensure_ascii=False).encode()
                 return read
     return arguments
 
