@@ -174,12 +174,18 @@ class RolloutLoop:
             await self._pause(LIMIT_POLL_S)
         elif not self._draining.is_set():
             self._asking += 1
+            asked_again = bool(self.refused)
             try:
                 # Workers that found no slot at the same moment must not all ask again at the same moment.
                 lease = await self.buffer.lease(self.name, self.poll_s * self._random.uniform(*POLL_SPREAD))
                 if self._unanswered:
                     self._unanswered = False
                     self._lease_outage.ended()
+                if self.refused and not asked_again:
+                    # Asked before a buffer refused this worker: no answer to whether it still does.
+                    if lease is not None:
+                        await self._give_back(lease)
+                    return None
                 if self.refused:
                     log.warning("leases are granted again")
                     self.refused = ""

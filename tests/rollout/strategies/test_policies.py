@@ -149,6 +149,8 @@ def test_a_worker_that_a_policys_buffer_refuses_stops_leasing_and_gives_its_leas
                 while not loop.refused or (await own.status())["in_flight"]:
                     assert not running.done()
                     await asyncio.sleep(0.01)
+            # The other slot had asked before: what it is granted goes back, too.
+            await asyncio.sleep(1.0)
             status = await own.status()
             loop.drain()
             await asyncio.wait_for(running, 20)
