@@ -128,7 +128,8 @@ def test_every_recipe_resolves(recipe):
         assert re.fullmatch(r"Qwen/Qwen(3|2\.5)-[\d.]+B(-Instruct)?", config.model.path)
         assert config.model.dtype == "bfloat16" and config.train.betas == (0.9, 0.95)
     elif recipe in real:
-        assert (config.model.path, config.train.betas) == (real[recipe], (0.9, 0.95))
+        betas = (0.9, 0.99) if recipe == "smollm2_svamp" else (0.9, 0.95)
+        assert (config.model.path, config.train.betas) == (real[recipe], betas)
     else:
         assert config.model.path == "sft"
         assert (config.train.betas, config.run.threads) == ((0.9, 0.999), 1)
@@ -391,7 +392,8 @@ def test_a_base_that_is_not_there_lists_those_there_are(tmp_path, name):
     path = tmp_path / "recipe.toml"
     path.write_text(f"base = {name!r}\n")
     with pytest.raises(
-        ConfigError, match=rf"recipe.toml: base: there is no base {name!r}; .*allowed: gpu, tiny_cpu"
+        ConfigError,
+        match=rf"recipe.toml: base: there is no base {name!r}; .*allowed: agent_gpu, gpu, tiny_cpu",
     ):
         load_config(path)
 

@@ -158,7 +158,9 @@ def test_no_client_that_reads_the_environment_is_made_elsewhere():
         f"{path.relative_to(ROOT)}:{number}"
         for folder in ("asyncrl", "services", "envs")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.name != "http_clients.py" and not any(parent.is_symlink() for parent in path.parents)
+        # The packaged loop is a program by itself: inside its sandbox there is no asyncrl.
+        if path.name not in ("http_clients.py", "bash_loop.py")
+        and not any(parent.is_symlink() for parent in path.parents)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if ALONE.search(line)
     ]
