@@ -58,6 +58,7 @@ def _checkpoint(rows: Sequence[Row], judged: set[str], samples: int) -> dict[str
     worst = sorted(lost, key=lambda row: (score(row, judged), row["reward"]))
     return {
         **_summary(rows, judged, samples),
+        "votes": _votes([row for row in rows if counts(row) and row["part"] in judged], samples),
         "parts": breakdown(lambda row: [row["part"]]),
         "tags": breakdown(lambda row: row["tags"]),
         "difficulty": breakdown(lambda row: [] if row["difficulty"] is None else [row["difficulty"]]),
@@ -112,7 +113,6 @@ def _summary(rows: Sequence[Row], judged: set[str], samples: int) -> dict[str, A
             )
             found[name][str(k)] = asdict(clustered_mean(estimates))
         k *= 2
-    found["votes"] = _votes([row for row in valid if row["part"] in judged], samples)
     return found
 
 

@@ -7,9 +7,7 @@ task -> files in a sandbox of its own -> the program, until it ends or its deadl
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import tarfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +22,7 @@ from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError,
 from asyncrl.gateway.agents import NOT_ITS_OWN, Agent, End, OpenEpisode, Recording, Report, load_agent
 from asyncrl.harness.file import Harness, fill, read_harness
 from asyncrl.harness.program import Installed, install
+from asyncrl.sandbox.archive import archive
 from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.base import PATH
 from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, Sandbox, SandboxSpec
@@ -226,18 +225,6 @@ def _unjudged(where: str, error: Exception) -> Report:
 def _task(described: Mapping[str, Any]) -> Task:
     """Return the task of an agent's description of it."""
     return Task(*(described[name] for name in ("id", "env", "seed", "split", "data")))
-
-
-def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()) -> bytes:
-    """Return files as a tar archive."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in sorted(files.items()):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            info.mode = 0o755 if name in executable or name.endswith(".sh") else 0o644
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def _end(result: ExecResult, timeout_s: float) -> tuple[End, str]:

@@ -17,12 +17,13 @@ from asyncrl.env.protocol import Action, Step
 from asyncrl.env.workspace import Workspace
 from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
-from asyncrl.envs.terminal.folder import TaskFolder, archive, find_folders, read_folder, rename_paths
+from asyncrl.envs.terminal.folder import TaskFolder, find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import make_task
 from asyncrl.envs.terminal.shell import Shell
 from asyncrl.envs.terminal.verify import Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
 from asyncrl.errors import EnvironmentFailure
+from asyncrl.sandbox.archive import archive
 from asyncrl.sandbox.protocol import MIB, Limits, Sandbox, SandboxSpec
 from asyncrl.types import Message, Task
 

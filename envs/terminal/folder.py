@@ -9,11 +9,9 @@ solution/solve.sh    the scripted expert
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
 import shlex
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,18 +93,6 @@ def _own(path: Path, folder: Path) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{path} is, or lies behind, a link to {path.resolve()}, which is not in {folder}")
     return path
-
-
-def archive(files: Mapping[str, bytes], executable: frozenset[str] = frozenset()) -> bytes:
-    """Return the files as a tar archive."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in sorted(files.items()):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            info.mode = 0o755 if name in executable or name.endswith(".sh") else 0o644
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
 
 
 def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
