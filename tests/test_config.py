@@ -119,8 +119,6 @@ def test_every_recipe_resolves(recipe):
     assert settings["loss"]["name"] and load_env(config.env.name)
     assert config.max_tokens >= config.rollout.max_tokens_per_turn
     real = {
-        "math_qwen3_grpo": "Qwen/Qwen3-0.6B",
-        "math_qwen3_8b_grpo": "Qwen/Qwen3-8B",
         "smollm2_svamp": "smollm2-135m",
         **dict.fromkeys(("codex_grpo", "claude_code_grpo", "opencode_grpo"), "Qwen/Qwen3-8B"),
     }

@@ -36,7 +36,8 @@ def add(subparsers: Subparsers) -> None:
         "checkpoint",
         nargs="+",
         metavar="CHECKPOINT",
-        help="a Hugging Face model folder or hub name, several with --suite; then settings as key=value",
+        help="a Hugging Face model folder, a hub name, or a run's folder for its newest checkpoint; several with "
+        "--suite; then settings as key=value",
     )
     parser.add_argument("--env", help="environment name or import path")
     parser.add_argument("--suite", metavar="NAME|FILE", help="a suite by name, or its TOML file")
@@ -92,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
             f"eval: --tasks: must be a folder or an environment with --harness, else a number, got {args.tasks!r}"
         )
     from asyncrl.launch.local_models import local_model
+    from asyncrl.run.checkpoints import newest_of_run
 
-    args.checkpoint = [local_model("checkpoint", checkpoint) for checkpoint in args.checkpoint]
+    args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
     if args.on:
         from asyncrl.commands.eval_suite import run_suite
         from asyncrl.evaluation.suite import suite_on

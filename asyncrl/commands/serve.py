@@ -276,8 +276,9 @@ def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -
     if args.role == "policy":
         from asyncrl.launch.check import check_model
         from asyncrl.launch.local_models import local_model
+        from asyncrl.run.checkpoints import newest_of_run
 
-        args.checkpoint = local_model("serve policy", args.checkpoint)
+        args.checkpoint = local_model("serve policy", newest_of_run(args.checkpoint))
         check_model("serve policy", args.checkpoint, config, policy=False)
     address = Address(args.host, args.port, credentials, args.ready_file, args.advertise)
     return ROLES[args.role].start(args, config, address)

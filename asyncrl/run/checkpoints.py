@@ -54,6 +54,13 @@ def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
+def newest_of_run(path: str) -> str:
+    """Return the newest complete checkpoint of a run, whose folder `path` is; any other path or name as given."""
+    folder = Path(path)
+    found = complete_checkpoints(folder / "checkpoints") if (folder / "checkpoints").is_dir() else []
+    return str(found[0][1]) if found else path
+
+
 def listed_files(path: Path, written: str | bytes) -> dict[str, tuple[int, str]]:
     """Return size in bytes and checksum of each file of a checkpoint by what its marker says.
 

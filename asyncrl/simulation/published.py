@@ -19,7 +19,7 @@ from asyncrl.simulation.hardware import gpu_costs, gpu_named
 from asyncrl.simulation.search import with_schedule
 from asyncrl.simulation.workload import DrawnWorkload
 
-BASE = "math_qwen3_grpo"
+BASE = "gsm8k_1_7b_80gb"
 STEPS = 8
 FAR_S = 100_000.0
 """No episode is cut off by a deadline: the systems compared have none."""

@@ -4,11 +4,12 @@ from asyncrl import cli
 from asyncrl.plan.job import GIB, job_needs, job_request
 from asyncrl.plan.load import load_for_gpus
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
+from tests.plan.recipes import BY_TURNS, SMALL
 
 PARAMETERS_8B = 8_190_735_360
 
 
-def needs(*words, recipe="math_qwen3_8b_grpo", gpus=8):
+def needs(*words, recipe=BY_TURNS, gpus=8):
     return job_needs(load_for_gpus(recipe, words), gpus)
 
 
@@ -31,7 +32,7 @@ def test_a_machine_has_memory_for_three_published_versions_and_what_is_offloaded
 
 
 def test_a_model_of_unknown_shape_gets_the_sizes_of_a_small_one():
-    config = load_for_gpus("math_qwen3_grpo", ["model.path=nobody/nothing"])
+    config = load_for_gpus(SMALL, ["model.path=nobody/nothing"])
     assert job_request(config, "run", 2, 8).storage_gib == 100
 
 
@@ -39,7 +40,7 @@ def test_the_command_says_what_a_job_asks_for(tmp_path, capsys):
     site = tmp_path / "site.toml"
     site.write_text('[slurm]\naccount = "lab"\n')
     words = [
-        "math_qwen3_grpo",
+        SMALL,
         "engine.weight_transfer=http",
         "--nodes",
         "2",
@@ -59,4 +60,4 @@ def test_the_command_says_what_a_job_asks_for(tmp_path, capsys):
     ):
         assert part in said
     assert "engine-0" in said and "GiB on the head" in said
-    assert cli.main(["plan", "cluster", "math_qwen3_grpo", "--nodes", "0"]) == 2
+    assert cli.main(["plan", "cluster", SMALL, "--nodes", "0"]) == 2

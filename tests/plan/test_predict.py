@@ -18,6 +18,7 @@ from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.plan.training import measure_step
 from asyncrl.train.deepspeed_engine import bucket_size
 from asyncrl.train.optimizers import moment_bytes
+from tests.plan.recipes import BY_TURNS, SMALL
 
 GIB = 2**30
 PARAMETERS = {
@@ -57,7 +58,7 @@ def test_every_shipped_shape_has_the_number_of_parameters_of_its_model():
 
 
 def test_a_model_is_found_by_folder_or_by_name_and_an_unknown_one_is_refused(tmp_path):
-    config = load_config("math_qwen3_grpo")
+    config = load_config(SMALL)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3", "hidden_size": 64}')
     assert architecture(config, "model.path", str(tmp_path))["hidden_size"] == 64
     for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base", "qwen3-8b"):
@@ -100,7 +101,7 @@ def test_what_is_offloaded_to_files_is_named_so(tiny_model):
     words = [f"model.path={tiny_model}", "rollout.hinted=0", "train.zero_stage=3", "train.offload=optimizer"]
     planner = Planner(80 * GIB, 1)
     memory, files = (
-        planner.predict(load_for_gpus("math_qwen3_grpo", [*words, *more])).host
+        planner.predict(load_for_gpus(SMALL, [*words, *more])).host
         for more in ([], ["train.offload_folder=nvme"])
     )
     assert (
@@ -119,10 +120,10 @@ def test_each_optimizer_keeps_what_its_definition_says():
 
 def test_checkpoints_in_memory_count_in_host_memory():
     planner, words = Planner(80 * GIB, 2), ["engine.max_model_len=1024", "train.micro_batch_tokens=1024"]
-    kept = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, "train.memory_checkpoint_every=1"]))
+    kept = planner.predict(load_for_gpus(SMALL, [*words, "train.memory_checkpoint_every=1"]))
     # The newest and the one being written, each with master weights and two moments in float32.
     assert kept.host["checkpoints in memory, on each machine"] == 2 * 12 * PARAMETERS["Qwen/Qwen3-0.6B"]
-    assert "checkpoints in memory" not in str(planner.predict(load_for_gpus("math_qwen3_grpo", words)).host)
+    assert "checkpoints in memory" not in str(planner.predict(load_for_gpus(SMALL, words)).host)
 
 
 def test_an_adapter_and_offloading_are_named_where_they_make_a_run_fit():
@@ -132,12 +133,12 @@ def test_an_adapter_and_offloading_are_named_where_they_make_a_run_fit():
         "train.gradient_checkpointing=true",
     ]
     planner = Planner(9 * GIB, 2)
-    found = planner.advise(planner.predict(load_for_gpus("math_qwen3_grpo", words)))
+    found = planner.advise(planner.predict(load_for_gpus(SMALL, words)))
     assert not found.fits
     named = [found.advice, *found.others]
     assert ["lora.rank=32"] in named
     offloaded = next(one for one in named if "train.offload=optimizer" in one)
-    fits = planner.predict(load_for_gpus("math_qwen3_grpo", [*words, *offloaded]))
+    fits = planner.predict(load_for_gpus(SMALL, [*words, *offloaded]))
     # Master, moments and gradients in float32.
     assert fits.fits and 16 * 596_049_920 in fits.host.values()
 
@@ -170,18 +171,18 @@ def test_an_adapter_and_offloading_are_named_where_they_make_a_run_fit():
     ],
 )
 def test_what_people_have_is_enough(words, gib):
-    found = Planner(gib * GIB, 1).predict(load_for_gpus("math_qwen3_grpo", words))
+    found = Planner(gib * GIB, 1).predict(load_for_gpus(SMALL, words))
     assert found.fits, found.problems
 
 
 def test_engines_take_the_largest_share_with_which_a_run_fits():
-    config = load_for_gpus("math_qwen3_grpo")
+    config = load_for_gpus(SMALL)
     for gib, share in ((80, 0.45), (24, 0.351)):
         found = Planner(gib * GIB, 1).predict(config)
         assert (found.fits, found.utilization) == (True, share)
         assert f"engines take {share:g}" in found.placement
     # What is said stands, though less would fit.
-    given = load_for_gpus("math_qwen3_grpo", ["engine.gpu_memory_utilization=0.7"])
+    given = load_for_gpus(SMALL, ["engine.gpu_memory_utilization=0.7"])
     assert Planner(24 * GIB, 1).predict(given).utilization == 0.7
 
 
@@ -234,7 +235,7 @@ def test_sizes_have_a_number_and_a_unit():
 
 def test_checkpointing_keeps_one_tensor_a_layer():
     """What a whole model takes is linear in its layers."""
-    config = load_for_gpus("math_qwen3_grpo", ["engine.max_model_len=1024", "train.micro_batch_tokens=1024"])
+    config = load_for_gpus(SMALL, ["engine.max_model_len=1024", "train.micro_batch_tokens=1024"])
     shape = architecture(config, "model.path", "Qwen/Qwen3-0.6B")
     sizes = [
         measure_step(config, {"policy": shape | {"num_hidden_layers": layers}}).before_gradients.bytes
@@ -250,7 +251,7 @@ def run(*words):
 
 def test_the_recipe_for_one_gpu_fits_40_gib_with_its_sums_shown(tmp_path, capsys):
     out = tmp_path / "plan.json"
-    assert run("math_qwen3_grpo", "--gpu", "40GiB", "--json", str(out)) == 0
+    assert run(SMALL, "--gpu", "40GiB", "--json", str(out)) == 0
     found = json.loads(out.read_text())
     text = capsys.readouterr().out
     assert found["fits"] is True and 18 < found["peak_gib"] <= 40
@@ -270,8 +271,8 @@ def test_the_recipe_for_one_gpu_fits_40_gib_with_its_sums_shown(tmp_path, capsys
 
 def test_full_training_of_8b_with_16k_rows_fits_8_gpus_of_80_gib(tmp_path):
     out = tmp_path / "plan.json"
-    assert run("math_qwen3_8b_grpo", "--gpu", "80GiB", "--gpus", "8", "--json", str(out)) == 0
-    config = load_config("math_qwen3_8b_grpo")
+    assert run(BY_TURNS, "--gpu", "80GiB", "--gpus", "8", "--json", str(out)) == 0
+    config = load_config(BY_TURNS)
     assert (
         config.engine.max_model_len == 16384
         and config.lora.rank == 0
@@ -282,30 +283,30 @@ def test_full_training_of_8b_with_16k_rows_fits_8_gpus_of_80_gib(tmp_path):
 
 def test_what_does_not_fit_says_which_keys_would_help(tmp_path, capsys):
     out = tmp_path / "plan.json"
-    words = ["math_qwen3_grpo", "train.gradient_checkpointing=false", "--gpu", "40GiB", "--json", str(out)]
+    words = [SMALL, "train.gradient_checkpointing=false", "--gpu", "40GiB", "--json", str(out)]
     assert run(*words) == 1
     found = json.loads(out.read_text())
     assert found["fits"] is False and found["peak_gib"] > 40
     assert "does not fit: GPU 0:" in capsys.readouterr().out
     assert found["advice"]
     planner = Planner(40 * GIB, 1)
-    changed = load_for_gpus("math_qwen3_grpo", ["train.gradient_checkpointing=false", *found["advice"]])
+    changed = load_for_gpus(SMALL, ["train.gradient_checkpointing=false", *found["advice"]])
     assert planner.predict(changed).fits
 
 
 def test_an_engine_whose_cache_holds_no_whole_row_does_not_fit():
     planner = Planner(16 * GIB, 2)
-    found = planner.predict(load_for_gpus("math_qwen3_grpo", ["model.path=Qwen/Qwen3-8B", "lora.rank=8"]))
+    found = planner.predict(load_for_gpus(SMALL, ["model.path=Qwen/Qwen3-8B", "lora.rank=8"]))
     assert any("KV cache holds" in problem for problem in found.problems)
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["math_qwen3_grpo", "--gpu", "lots"], "--gpu"),
-        (["math_qwen3_grpo", "--gpus", "-1"], "--gpus"),
-        (["math_qwen3_grpo", "model.path=nobody/nothing"], "model.path"),
-        (["math_qwen3_grpo", "train.ranks=2", "--gpus", "1"], "train.ranks"),
+        ([SMALL, "--gpu", "lots"], "--gpu"),
+        ([SMALL, "--gpus", "-1"], "--gpus"),
+        ([SMALL, "model.path=nobody/nothing"], "model.path"),
+        ([SMALL, "train.ranks=2", "--gpus", "1"], "train.ranks"),
         (["no_such_recipe"], "no recipe"),
     ],
 )
@@ -325,7 +326,7 @@ def test_a_step_is_measured_again_only_for_what_changes_it(monkeypatch, tmp_path
     monkeypatch.setattr("asyncrl.plan.training.measure_step", counted)
 
     def predicted(*words):
-        return Planner(80 * GIB, 1).predict(load_for_gpus("math_qwen3_grpo", list(words))).trainer
+        return Planner(80 * GIB, 1).predict(load_for_gpus(SMALL, list(words))).trainer
 
     first = predicted()
     assert predicted("train.learning_rate=1e-4", "train.checkpoint_every=7") == first

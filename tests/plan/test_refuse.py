@@ -10,6 +10,7 @@ from asyncrl import cli
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.plan import refuse
+from tests.plan.recipes import SMALL
 from tests.waiting import START_S
 
 GIB = 2**30
@@ -36,7 +37,7 @@ def gpus(monkeypatch):
 
 def test_a_run_too_large_for_the_gpu_is_refused_with_the_sums(gpus):
     gpus(8 * GIB)
-    config = load_config("math_qwen3_grpo", ["model.dtype=bfloat16"])
+    config = load_config(SMALL, ["model.dtype=bfloat16"])
     with pytest.raises(
         ConfigError, match=r"(?s)does not fit the GPUs.*optimizer states.*does not fit: GPU 0: .* 8\.0 GiB"
     ):
@@ -45,13 +46,13 @@ def test_a_run_too_large_for_the_gpu_is_refused_with_the_sums(gpus):
 
 def test_a_run_that_fits_is_not_refused(gpus):
     commands = gpus(80 * GIB)
-    refuse.check_memory(load_config("math_qwen3_grpo", ["model.dtype=bfloat16"]))
+    refuse.check_memory(load_config(SMALL, ["model.dtype=bfloat16"]))
     assert len(commands) == 1 and "81920MiB" in commands[0]
 
 
 def test_a_run_that_does_not_fit_can_be_started_all_the_same(gpus, capsys):
     gpus(8 * GIB)
-    config = load_config("math_qwen3_grpo", ["model.dtype=bfloat16"])
+    config = load_config(SMALL, ["model.dtype=bfloat16"])
     assert refuse.check_memory(config, even_so=True) == config
     said = capsys.readouterr().err
     assert (
@@ -61,7 +62,7 @@ def test_a_run_that_does_not_fit_can_be_started_all_the_same(gpus, capsys):
 
 def test_a_smaller_share_for_the_engines_is_said_and_taken(gpus, capsys):
     gpus(24 * GIB)
-    taken = refuse.check_memory(load_config("math_qwen3_grpo", ["model.dtype=bfloat16"]))
+    taken = refuse.check_memory(load_config(SMALL, ["model.dtype=bfloat16"]))
     assert taken.engine.gpu_memory_utilization == 0.351
     assert (
         "note: engines take 0.351 of a GPU's memory instead of 0.45, so that all fits"
@@ -71,7 +72,7 @@ def test_a_smaller_share_for_the_engines_is_said_and_taken(gpus, capsys):
 
 def test_a_model_of_unknown_shape_is_not_refused(gpus, capsys):
     gpus(80 * GIB)
-    refuse.check_memory(load_config("math_qwen3_grpo", ["model.path=nobody/nothing"]))
+    refuse.check_memory(load_config(SMALL, ["model.path=nobody/nothing"]))
     assert "memory was not predicted: asyncrl: model.path: the shape of" in capsys.readouterr().err
 
 

@@ -15,6 +15,7 @@ from asyncrl.plan.model_size import model_size
 from asyncrl.simulation.engine import SimulatedEngine
 from asyncrl.simulation.hardware import GPUS, gpu_costs, gpu_named, operations
 from asyncrl.simulation.virtual_loop import run_virtually
+from tests.plan.recipes import SMALL
 
 PUBLISHED = [
     # silybench-data, derived/csv/capacity.csv, run 20260924T125045Z: vLLM 0.30.0, bfloat16.
@@ -37,7 +38,7 @@ SPREAD = 0.54
 
 
 def recipe(*changes):
-    data = load_config("math_qwen3_grpo", ["model.dtype=bfloat16"]).model_dump(mode="json")
+    data = load_config(SMALL, ["model.dtype=bfloat16"]).model_dump(mode="json")
     for change in changes:
         apply_override(data, change)
     return parse_config(data, "test", strict=False)

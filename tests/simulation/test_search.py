@@ -10,6 +10,7 @@ from asyncrl.plan.load import load_for_gpus
 from asyncrl.simulation.hardware import gpu_named
 from asyncrl.simulation.search import SIMULATED, layouts, likeliest, try_layout, with_schedule
 from asyncrl.simulation.workload import DrawnWorkload
+from tests.plan.recipes import SMALL
 
 
 def test_layouts_use_all_gpus_under_each_schedule():
@@ -22,7 +23,7 @@ def test_layouts_use_all_gpus_under_each_schedule():
 
 def test_a_layout_as_keys_is_a_recipe_that_is_accepted():
     layout = next(one for one in layouts(4) if one.engines == 3 and one.schedule == "partial")
-    config = load_config("math_qwen3_grpo", [*layout.changes(), "train.zero_stage=1"])
+    config = load_config(SMALL, [*layout.changes(), "train.zero_stage=1"])
     assert (config.train.ranks, config.engine.count) == (1, 3)
     assert (config.placement.trainer, config.placement.engines) == ([0], [1, 2, 3])
 
@@ -40,7 +41,7 @@ def test_the_fastest_of_all_layouts_is_among_those_that_are_simulated():
         "model.path=Qwen/Qwen3-4B",
         "train.zero_stage=3",
     ]
-    config, gpu = load_for_gpus("math_qwen3_grpo", words), gpu_named("h100")
+    config, gpu = load_for_gpus(SMALL, words), gpu_named("h100")
     workload = DrawnWorkload(turns=1, prompt_tokens=500, sampled_tokens=500, max_sampled_tokens=2048)
     chosen = likeliest(config, gpu, 4, workload)
     everything = likeliest(config, gpu, 4, workload, limit=100)
@@ -57,7 +58,7 @@ def test_the_fastest_of_all_layouts_is_among_those_that_are_simulated():
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_all_layouts(tmp_path, capsys):
     out = tmp_path / "plan.json"
-    words = ["math_qwen3_grpo", "--gpus", "2", "--steps", "3", "--json", str(out), "buffer.groups_per_step=4"]
+    words = [SMALL, "--gpus", "2", "--steps", "3", "--json", str(out), "buffer.groups_per_step=4"]
     assert main(["plan", *words]) == 0
     printed = capsys.readouterr().out
     rows = json.loads(out.read_text())
@@ -71,7 +72,7 @@ def test_the_command_prints_a_table_and_writes_all_layouts(tmp_path, capsys):
 
 
 def test_the_command_says_nothing_of_workers_that_a_simulation_ends(capsys, caplog):
-    words = ["math_qwen3_grpo", "--gpus", "1", "--device", "h100", "--steps", "2", "rollout.group_size=2"]
+    words = [SMALL, "--gpus", "1", "--device", "h100", "--steps", "2", "rollout.group_size=2"]
     assert main(["plan", "run", *words]) == 0
     # A command without a logger of its own has warnings printed on stderr.
     assert caplog.messages == []
@@ -88,5 +89,5 @@ def test_the_command_says_nothing_of_workers_that_a_simulation_ends(capsys, capl
     ],
 )
 def test_what_cannot_be_planned_is_said(words, message, capsys):
-    assert main(["plan", "run", "math_qwen3_grpo", *words]) == 2
+    assert main(["plan", "run", SMALL, *words]) == 2
     assert message in capsys.readouterr().err
