@@ -1,4 +1,5 @@
-# `make demo` runs the main job on this machine's CPU; `make test` runs the tests. Both set up what they need.
+# `make demo` runs the main job on this machine's CPU; `make test` runs the core's tests, `make test-all`
+# all of them. Each sets up what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ TEST_PROCESSES ?= 3
 QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/monitor tests/run \
 	tests/rollout tests/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
 
-.PHONY: demo test quick check lint site install clean
+.PHONY: demo test test-all quick check lint site install clean
 
 demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
@@ -22,8 +23,13 @@ define beside_mypy
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 endef
 
+# The core, and what stands on files that differ from the commit CHANGED, such as origin/main.
 test: $(STAMP) lint
-	$(call beside_mypy,-n $(TEST_PROCESSES))
+	$(call beside_mypy,-n $(TEST_PROCESSES) -m "not at_length" $(if $(CHANGED),--changed $(CHANGED)))
+
+# Everything: the core first, then the tests at length.
+test-all: test
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) -m at_length
 
 # A process for each core: these tests hardly wait, and every process collects them all.
 quick: $(STAMP) lint

@@ -22,6 +22,7 @@ from scripts.testing.fork_server import start_fork_server
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
 from tests.shared import SHARED, shared_folder
+from tests.tiers import at_length, changed_since
 
 assert TOKEN  # All services and clients of the tests find it in the environment.
 
@@ -86,7 +87,20 @@ class _Imported:
     """How many modules there were when memory was frozen last."""
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--changed", metavar="COMMIT", help="tests at length whose code differs from it count as core"
+    )
+
+
+# Before pytest chooses by `-m`.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    commit = config.getoption("--changed")
+    changed = changed_since(commit) if commit else ()
+    for item in items:
+        if at_length(item, changed):
+            item.add_marker("at_length")
     if hasattr(config, "workerinput"):
         longest_first(items)
 

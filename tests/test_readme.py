@@ -38,7 +38,7 @@ def test_every_file_the_readme_links_to_exists():
 
 def test_the_commands_the_readme_names_exist():
     makefile = (ROOT / "Makefile").read_text()
-    for target in ("demo", "test"):
+    for target in ("demo", "test", "test-all"):
         assert f"make {target}" in README
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]

@@ -1,0 +1,131 @@
+"""Which tests `make test` leaves to `make test-all`: extensions, clusters, two ranks, reliability and pages at length.
+
+`make test` has the core, with each promise of the README once, end to end. A test at length joins it where the code that
+it stands on, or the test itself, has changed: `make test CHANGED=origin/main` compares with that commit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.distribution import lot
+
+ROOT = Path(__file__).parent.parent
+TRAINER = ("asyncrl/train/", "asyncrl/algo/", "services/trainer/")
+ROLLOUT = ("asyncrl/rollout/", "services/rollout/", "asyncrl/chat/")
+ENGINE = ("asyncrl/weights/", "services/engine/")
+LAUNCH = ("asyncrl/launch/", "asyncrl/run/")
+BUFFER = ("asyncrl/buffer/", "services/buffer/")
+SANDBOX = ("asyncrl/sandbox/",)
+PLAN = ("asyncrl/plan/", "asyncrl/simulation/")
+RUNS = (*TRAINER, *ROLLOUT, *ENGINE, *LAUNCH, *BUFFER)
+
+TWO_RANKS = (*TRAINER, "asyncrl/data/", "tests/ranks.py")
+"""What the tests stand on that ask for the fixture `two_ranks`."""
+AT_LENGTH: dict[str, tuple[str, ...]] = {
+    # Pages but the README's: every block, as printed.
+    "tests/docs/docs/": ("docs/", "asyncrl/commands/"),
+    "tests/docs/recipes/": ("recipes/",),
+    "tests/docs/envs/": ("envs/",),
+    # Kills, clusters and machines; the core keeps ten kills at random.
+    "tests/test_reliability.py": RUNS,
+    "tests/test_joining.py": ("services/joining.py", *LAUNCH),
+    "tests/test_killed_machine.py": RUNS,
+    "tests/test_engine_machines_run.py": (*ENGINE, *LAUNCH),
+    "tests/test_scaling_script.py": ("scripts/",),
+    "tests/launch/test_node_host.py": LAUNCH,
+    "tests/launch/test_ray.py": LAUNCH,
+    "tests/launch/test_slurm.py": LAUNCH,
+    "tests/launch/test_spread": LAUNCH,
+    "tests/launch/test_autoscale.py": LAUNCH,
+    "tests/launch/test_rendered.py": LAUNCH,
+    "tests/services/buffer/test_load_buffer.py": BUFFER,
+    "tests/services/buffer/test_node_loss.py": BUFFER,
+    "tests/services/env/test_load_env.py": ("services/env/", "asyncrl/env/"),
+    "tests/services/replica/": ("services/replica/", *BUFFER),
+    # Optional features, in runs of their own.
+    "tests/test_lora_run.py": (*TRAINER, *ENGINE),
+    "tests/test_extras.py": (*TRAINER, *ROLLOUT, "asyncrl/data/"),
+    "tests/test_curriculum_run.py": (*BUFFER, "asyncrl/algo/curation/"),
+    "tests/test_exploiter_run.py": (*TRAINER, *ROLLOUT),
+    "tests/test_large_models_run.py": (*TRAINER, *ENGINE),
+    "tests/test_collective_run.py": (*TRAINER, *ENGINE),
+    "tests/test_shared_engine.py": (*ENGINE, *LAUNCH),
+    "tests/launch/test_policies.py": RUNS,
+    "tests/launch/test_schedules.py": RUNS,
+    "tests/launch/test_sinks.py": ("asyncrl/run/",),
+    "tests/launch/test_play_again.py": LAUNCH,
+    "tests/services/engine/test_engine_collective.py": ENGINE,
+    "tests/services/engine/test_engine_experts.py": (*ENGINE, *TRAINER),
+    "tests/services/engine/test_engine_hybrid.py": ENGINE,
+    "tests/services/engine/test_engine_images.py": ENGINE,
+    "tests/services/engine/test_engine_int8.py": ENGINE,
+    "tests/services/engine/test_engine_lora.py": ENGINE,
+    "tests/services/engine/test_engine_machines.py": ENGINE,
+    "tests/services/engine/test_kv_offload.py": ENGINE,
+    "tests/services/engine/test_sleep.py": ENGINE,
+    "tests/services/engine/test_speculation.py": ENGINE,
+    "tests/services/outer/": ("services/outer/", *TRAINER),
+    "tests/services/swarm/": ("services/swarm/", *TRAINER),
+    "tests/study/": ("asyncrl/study/",),
+    # Environments that need a program of the system, and libraries of others behind adapters.
+    "tests/env/adapters/": ("asyncrl/env/",),
+    "tests/envs/test_browser.py": ("envs/browser/",),
+    "tests/envs/test_terminal.py": ("envs/terminal/", *SANDBOX),
+    "tests/harness/test_real_programs.py": ("asyncrl/harness/", "asyncrl/gateway/", "services/gateway/"),
+    # The sandbox against every backend; the core keeps the contract of those that are there.
+    "tests/sandbox/test_sandbox_attacks.py": SANDBOX,
+    "tests/sandbox/test_sandbox_languages.py": SANDBOX,
+    "tests/sandbox/test_sandbox_remote.py": SANDBOX,
+    # The planner.
+    "tests/plan/": (*PLAN, "recipes/"),
+    "tests/simulation/": PLAN,
+}
+"""What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""
+SEAMS = (
+    "asyncrl/train/callbacks.py",
+    "asyncrl/rollout/group.py",
+    "asyncrl/buffer/lease_hooks.py",
+    "asyncrl/data/token_extras/",
+    "asyncrl/conflicts/protocol.py",
+    "tests/conftest.py",
+    "requirements/",
+)
+"""What every extension stands on: a change here calls for all tests."""
+
+
+def at_length(item: Any, changed: Collection[str] = ()) -> bool:
+    """Return whether `make test` leaves a test out. changed: files that differ, relative to the repository."""
+    sources = stands_on(item.nodeid, getattr(item, "fixturenames", ()))
+    if sources is None:
+        return False
+    called_for = (*sources, *SEAMS, item.nodeid.partition("::")[0])
+    return not any(file.startswith(called_for) for file in changed)
+
+
+def stands_on(test: str, fixtures: Iterable[str]) -> tuple[str, ...] | None:
+    """Return what of the source a test at length stands on, None for a test of the core."""
+    if "two_ranks" in fixtures:
+        return TWO_RANKS
+    name = _page_or_file(test)
+    starts = [start for start in AT_LENGTH if name.startswith(start)]
+    return AT_LENGTH[max(starts, key=len)] if starts else None
+
+
+def _page_or_file(test: str) -> str:
+    """Return a test's file, or the page whose block it runs. What else is asked of pages takes no time."""
+    return lot(test) if "::test_every_block_runs_as_printed[" in test else test.partition("::")[0]
+
+
+def changed_since(commit: str) -> set[str]:
+    """Return the files of the working tree that differ from a commit, or are new. Raises `ValueError` for no commit."""
+    found: set[str] = set()
+    for words in (("diff", "--name-only", commit, "--"), ("ls-files", "--others", "--exclude-standard")):
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise ValueError(f"--changed: git does not know {commit!r}: {done.stderr.strip()}")
+        found |= set(done.stdout.split("\n")) - {""}
+    return found
