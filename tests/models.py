@@ -17,12 +17,37 @@ SIZES = {
 SHARED = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1}
 EXPERTS = {
     "qwen3_moe": {"moe_intermediate_size": 64, "num_experts": 8, "norm_topk_prob": True},
-    "olmoe": {"num_experts": 8, "norm_topk_prob": False, "head_dim": 16},
+    "olmoe": {"num_experts": 8, "norm_topk_prob": False, "num_attention_heads": 2},
     "mixtral": {"num_local_experts": 8},
     "glm4_moe": {"moe_intermediate_size": 64, "n_routed_experts": 8, **SHARED},
     "gpt_oss": {"num_local_experts": 8, "pad_token_id": 0},
 }
 """Settings of families with experts, by the type of the model."""
+TIED = {"tie_word_embeddings": True}
+DENSE: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 16},
+    "qwen2": {**TIED, "num_attention_heads": 2},
+    "qwen3": TIED,
+    "smollm3": {**TIED, "no_rope_layers": [1, 0], "pad_token_id": 0},
+    "gemma2": {"sliding_window": 16, "query_pre_attn_scalar": 32, "pad_token_id": 0},
+    "gemma3_text": {
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "pad_token_id": 0,
+    },
+    "phi3": {"pad_token_id": 0, "num_attention_heads": 2},
+    "glm4": {"pad_token_id": 0},
+    "olmo2": {"num_attention_heads": 2},
+    "granite": {"attention_multiplier": 0.18, "embedding_multiplier": 3.0, "logits_scaling": 2.0},
+    "nemotron": {"partial_rotary_factor": 0.5},
+    "seed_oss": {},
+    "ernie4_5": TIED,
+    "exaone4": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "hunyuan_v1_dense": {},
+    "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 16},
+}
+"""Settings of further families by the type of the model."""
 
 
 def save_with_the_words_of(model: str, folder: Path, hidden_size: int, num_heads: int, seed: int = 0) -> str:
@@ -43,6 +68,13 @@ def save_experts(family: str, folder: Path, seed: int = 0) -> Any:
 
     config = CONFIG_MAPPING[family](**SIZES | EXPERTS[family], intermediate_size=64, num_experts_per_tok=2)
     return _saved(config, folder, seed)
+
+
+def save_dense(family: str, folder: Path, seed: int = 0) -> Any:
+    """Save a model of a family in `DENSE`; return it."""
+    from transformers import CONFIG_MAPPING
+
+    return _saved(CONFIG_MAPPING[family](**SIZES | {"intermediate_size": 128} | DENSE[family]), folder, seed)
 
 
 def save_hybrid(folder: Path, seed: int = 0) -> Any:

@@ -1,7 +1,7 @@
 """Which tests `make test` leaves to `make test-all`: extensions, clusters, two ranks, reliability and pages at length.
 
-`make test` has the core, with each promise of the README once, end to end. A test at length joins it where the code that
-it stands on, or the test itself, has changed: `make test CHANGED=origin/main` compares with that commit.
+`make test` has the core, with each promise of the README once, end to end. A test at length joins it where the code
+that it stands on, or the test itself, has changed: `make test CHANGED=origin/main` compares with that commit.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ ALLOWED = {
     "bfloat16": Difference(exponents=90 / 128, mantissa_mean=10.0, mantissa_median=8.0),
 }
 """The most that rounding does to one commitment, by `model.dtype`: for float32 as measured here
-(docs/benchmarks.md#commitments), for bfloat16 the paper's, which allow 90 of 128 exponents and were not tried here."""
+(docs/benchmarks/trainer.md#commitments), for bfloat16 the paper's, which allow 90 of 128 exponents and were not tried
+here."""
 
 
 def examine(batch: StepBatch, states: States) -> list[tuple[str, int, int, float, float, float]]:

@@ -347,6 +347,9 @@ def _load(
     image_processor = load_image_processor(path)
     kind = AutoModelForCausalLM if image_processor is None else AutoModelForImageTextToText
     model = kind.from_pretrained(path, dtype=getattr(torch, dtype))
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        # Of transformers' attentions "sdpa", the default, leaves the cap of Gemma 2 out without a word.
+        model.set_attn_implementation("eager")
     make_deterministic(model)
     if gradient_checkpointing:
         # transformers checkpoints in training mode only. The reentrant kind sends no gradient to an adapter.

@@ -197,7 +197,7 @@ def tree_attention(
     `query`, `key` and `value` [1,heads,N,D] are of the nodes; returns [1,N,heads,D] and no weights.
     """
     if tree is None:
-        return AttentionInterface()[INNER](module, query, key, value, attention_mask, **rest)
+        return _plain(module, query, key, value, attention_mask, rest)
     rest.pop("position_ids", None)
     return _over_all_nodes(
         tree, query, key, value, lambda q, k, v: _by_rows(module, q, k, v, tree, rest)
@@ -215,7 +215,7 @@ def tree_attention_flex(
 ) -> tuple[Tensor, Tensor | None]:
     """`tree_attention` by FlexAttention."""
     if tree is None:
-        return AttentionInterface()[INNER](module, query, key, value, attention_mask, **rest)
+        return _plain(module, query, key, value, attention_mask, rest)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         found: Any = compile_friendly_flex_attention(
@@ -225,6 +225,20 @@ def tree_attention_flex(
         return found.transpose(1, 2)
 
     return _over_all_nodes(tree, query, key, value, attend), None
+
+
+def _plain(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    rest: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:
+    """The attention of whole rows [B,heads,T,D]. Of a window transformers makes a mask for its own attentions alone."""
+    if attention_mask is None and key.shape[2] == query.shape[2]:
+        attention_mask = _window_mask(query.shape[2], rest.get("sliding_window"), query.device)
+    return AttentionInterface()[INNER](module, query, key, value, attention_mask, **rest)
 
 
 def _over_all_nodes(

@@ -63,7 +63,10 @@ NAVIGATION: dict[str, list[str]] = {
     ],
     "Reference": ["docs/configuration.md"],
     "Recipes": ["recipes/README.md"],
-    "Performance": ["docs/performance.md", "docs/benchmarks.md"],
+    "Performance": [
+        *_pages("docs", "performance benchmarks"),
+        *_pages("docs/benchmarks", "schedules trainer buffer weights machines services reliability learning"),
+    ],
     "Reliability": ["docs/reliability.md", "docs/limits.md", "docs/reports.md"],
     "Troubleshooting": ["docs/troubleshooting.md"],
     "Project": ["CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md"],

@@ -18,6 +18,7 @@ from asyncrl.train.policy import PolicyModel, check_logits, load_frozen, load_po
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 from asyncrl.train.tiny_model import build_model
 from asyncrl.train.token_scores import TeacherStates
+from tests.models import save_dense
 
 
 @pytest.fixture(scope="module", params=["shared prefixes", "plain rows"])
@@ -237,3 +238,13 @@ def test_a_model_whose_logits_are_made_otherwise_is_refused():
         ConfigError, match=r"^model\.path: here: the logits of Doubling are not its lm_head's"
     ):
         check_logits(policy, "here")
+
+
+def test_attention_with_capped_logits_is_computed_with_its_cap(tmp_path):
+    """Gemma 2's; transformers' default attention leaves the cap out."""
+    save_dense("gemma2", tmp_path)
+    token_ids = torch.arange(2, 32)[None]
+    with torch.no_grad():
+        ours = load_frozen(str(tmp_path), "float32").model(token_ids).logits
+        eager = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")(token_ids).logits
+    torch.testing.assert_close(ours, eager, atol=1e-5, rtol=0)

@@ -22,6 +22,7 @@ from asyncrl.config import LoraConfig
 from asyncrl.train import prefix_tree
 from asyncrl.train.policy import CriticModel, load_policy
 from asyncrl.train.prefix_tree import (
+    FLEX,
     INNER,
     NAME,
     build_tree,
@@ -184,6 +185,18 @@ def test_models_with_causal_attention_use_trees_windows_or_not(config):
     assert enable_prefix_trees(model)
     assert model.config._attn_implementation == NAME
     assert model.training
+
+
+@pytest.mark.parametrize("form", [NAME, FLEX])
+def test_whole_rows_are_read_through_their_windows(form):
+    """A caller that has no tree gets what the model itself computes."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MistralConfig(**SIZES, sliding_window=8)).eval()
+    token_ids = torch.arange(40).remainder(SIZES["vocab_size"])[None]
+    with torch.no_grad():
+        plain = model(token_ids, use_cache=False).logits
+        assert enable_prefix_trees(model, form)
+        torch.testing.assert_close(model(token_ids, use_cache=False).logits, plain)
 
 
 def test_a_layer_that_does_not_say_its_window_leaves_the_model_unchanged(monkeypatch):
