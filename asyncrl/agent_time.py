@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 SHARE = 0.65
-"""Of a step's limit, for all that the agent has started."""
+"""The share of a step's limit, for all that the agent has started."""
 LEAST_S = 0.05
 """With less nothing is started."""
 

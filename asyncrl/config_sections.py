@@ -19,7 +19,7 @@ SCHEDULES: dict[str, int | None] = {
 """How generation and training overlap (docs/schedules.md), with the staleness limit where the name implies it."""
 
 HEAD_SIZE = 32
-"""Of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
+"""The size of a head of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
 
 
 def is_url(path: str) -> bool:
@@ -222,7 +222,7 @@ class DataConfig(Section):
     shuffle: Seldom[bool] = True
     """Take the rows of each epoch in an order of its own. False keeps their order."""
     seed: Seldom[int] = Field(0, ge=0)
-    """Of that order, of the draws among weighted sources, and of the held-out share."""
+    """The seed of that order, of the draws among weighted sources, and of the held-out share."""
 
 
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
@@ -624,10 +624,10 @@ class OuterConfig(Section):
     bits: Seldom[Literal[4, 8, 32]] = 32
     """Bits of each value that is exchanged. What rounding takes is added to what is sent next."""
     learning_rate: Seldom[float] = Field(1.0, gt=0)
-    """Of the outer optimizer, SGD with Nesterov momentum. 1 without momentum takes the mean of the runs' weights, or of
-    the two in a pair."""
+    """The learning rate of the outer optimizer, SGD with Nesterov momentum. 1 without momentum takes the mean of the
+    runs' weights, or of the two in a pair."""
     momentum: Seldom[float] = Field(0.0, ge=0, lt=1)
-    """Of the outer optimizer. DiLoCo has 0.9, and a learning rate of 0.7, over hundreds of exchanges."""
+    """The momentum of the outer optimizer. DiLoCo has 0.9, and a learning rate of 0.7, over hundreds of exchanges."""
     wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
     """Seconds after which an exchange goes on without the runs that are missing, and a run without its exchange."""
 
@@ -793,7 +793,7 @@ class SftConfig(Section):
     shuffle: Seldom[bool] = True
     """Take the rows of each epoch in an order of its own. False keeps their order."""
     seed: Seldom[int] = Field(0, ge=0)
-    """Of that order, and of a new adapter."""
+    """The seed of that order, and of a new adapter."""
     heldout_rows: Seldom[int] = Field(100, ge=0)
     """Rows of `data.heldout`, the first ones, on which the loss is measured before, every `checkpoint_every` steps and
     after; 0 for none."""

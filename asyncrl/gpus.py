@@ -27,7 +27,7 @@ INTERPRETER = "TRITON_INTERPRET"
 ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 """Environment variables with the settings of torch's allocator, the newer name first."""
 ENGINE_SHARE = 0.9
-"""Of a GPU's memory, for engines that share it with nothing else."""
+"""The share of a GPU's memory, for engines that share it with nothing else."""
 BY_TURNS = 0.7
 """For engines on a GPU of a trainer that has moved its states to the host while they work. What it keeps are its
 weights in ZeRO stage 3, activations that torch caches, and CUDA's own memory."""

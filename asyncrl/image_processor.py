@@ -24,7 +24,7 @@ FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Model types whose images are read: `pixel_values` of patches and `image_grid_thw`, with one token for each
 `merge_size` x `merge_size` patches."""
 CACHE_BYTES = 256 * 2**20
-"""Of processed images that a process keeps: an episode's images are needed again at each of its turns."""
+"""The bytes of processed images that a process keeps: an episode's images are needed again at each of its turns."""
 
 
 class ImageProcessor:

@@ -19,13 +19,13 @@ from asyncrl.types import Message, PlacedImage
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_BYTES = 8 * 2**20
-"""Of one encoded image."""
+"""The most bytes of one encoded image."""
 MAX_PIXELS = 4096 * 4096
-"""Of one image, counted before it is decoded: a file of a few kilobytes may decode to gigabytes."""
+"""The most pixels of one image, counted before it is decoded: a file of a few kilobytes may decode to gigabytes."""
 MAX_RATIO = 200
 """Longer side over shorter side, as the image processors of Qwen's models allow."""
 MAX_IMAGES = 256
-"""Of one trajectory."""
+"""The most images of one trajectory."""
 _DATA = "data:"
 _BASE64 = ";base64"
 

@@ -11,7 +11,8 @@ EVERY_S = 10.0
 
 
 class OutageLog:
-    """Of calls of one kind. what: what they do, such as "leases"; an outage ends when no call is waiting."""
+    """The outages of calls of one kind. what: what they do, such as "leases"; an outage ends when no call is
+    waiting."""
 
     def __init__(self, log: logging.Logger, what: str) -> None:
         self._log, self.what = log, what

@@ -22,8 +22,8 @@ PROGRESS_CPU_S = 1.0
 PROGRESS_BYTES = 2**20
 """What they have read or written, beside their log, that does: a model that is downloaded or loaded."""
 WAITING_SHARE = 1 / 30
-"""Of the time for which a process was ready to compute and got no processor, what counts as CPU time: on a machine with
-twenty times more to do than it has cores, one that computes is no longer told by its CPU time."""
+"""How much of the time counts as CPU time for which a process was ready to compute and got no processor: on a machine
+with twenty times more to do than it has cores, one that computes is no longer told by its CPU time."""
 CHECK_EVERY_S = 1.0
 CHECKS = 60
 """How often within its timeout a start is looked at, if that is less often: it takes a look at every process."""

@@ -43,7 +43,7 @@ class AdvantageBatch:
     mask: Tensor
     """[B,T] bool, True on sampled tokens."""
     current_version: int = 0
-    """Of the policy that is trained, for schedules."""
+    """The version of the policy that is trained, for schedules."""
     turn_ids: Tensor | None = None
     """[B,T] index of the sampled turn a token belongs to, -1 elsewhere."""
     turn_rewards: list[list[float]] | None = None

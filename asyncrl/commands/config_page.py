@@ -38,7 +38,7 @@ First come the settings that people change. Those that most runs leave alone hav
 SELDOM_HEAD = """# Settings that are seldom changed
 """
 SHOWN_CHARACTERS = 60
-"""Of a long default."""
+"""The characters that are shown of a long default."""
 BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))
 WORDS = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
 ALGO_TYPES = {"int": "whole number", "float": "number", "bool": "`true`, `false`"}

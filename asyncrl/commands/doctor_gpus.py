@@ -23,7 +23,7 @@ LEAST_CAPABILITY = 7.0
 """For vLLM's CUDA build; bfloat16 needs `BF16_CAPABILITY`."""
 BF16_CAPABILITY = 8.0
 FREE_SHARE = 0.9
-"""Of a GPU's memory, which an engine that has it to itself takes."""
+"""The free share of a GPU's memory, which an engine that has it to itself takes."""
 MIB_PER_GIB = 1024
 _CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)")
 _TORCH_CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"](\d+)\.(\d+)", re.MULTILINE)

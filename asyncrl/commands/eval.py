@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
 MAX_TOKENS = 1024
-"""Of an answer with `--on`."""
+"""The most tokens of an answer with `--on`."""
 CONTEXT, AGENT_CONTEXT = 4096, 65536
 """The longest context without a recipe, in tokens; that of an agent program holds its own long prompt."""
 AGENT_TURN = 4096

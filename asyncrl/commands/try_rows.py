@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROWS = 4
 CHARACTERS = 4000
-"""Of a text that is shown, unless all of it is asked for."""
+"""The characters of a text that is shown, unless all of it is asked for."""
 
 
 def add(subparsers: Subparsers) -> None:

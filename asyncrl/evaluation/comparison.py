@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 9999
-"""Of bootstrap and permutations; the smallest p-value is 1 / (RESAMPLES + 1)."""
+"""The number of resamples of bootstrap and permutations; the smallest p-value is 1 / (RESAMPLES + 1)."""
 POWER = 0.8
 
 
@@ -25,7 +25,7 @@ class Comparison:
     ci_low: float
     ci_high: float
     p_value: float
-    """Of differences at least this large, either way, if the two were alike."""
+    """The probability of differences at least this large, either way, if the two were alike."""
     tasks: int
     better: int
     """Tasks on which the second has the higher mean."""

@@ -12,7 +12,7 @@ from typing import Any
 STYLES = Path(__file__).with_name("report.css")
 SHOWN_REGRESSIONS = 15
 MAX_MESSAGE_CHARS = 4000
-"""Of one message in the report; the samples hold all of it."""
+"""The most characters of one message in the report; the samples hold all of it."""
 
 Interval = Mapping[str, Any]
 

@@ -80,7 +80,7 @@ class SuitePart(Section):
     difficulty: str | int | None = None
     """The same, for tasks whose data names neither `difficulty` nor `level`."""
     digest: str = ""
-    """Of its tasks, their settings and the first openings. A wrong one is refused with the right one."""
+    """The digest of its tasks, their settings and the first openings. A wrong one is refused with the right one."""
 
     @model_validator(mode="after")
     def _bounded(self) -> SuitePart:
@@ -106,7 +106,7 @@ class Suite(Section):
     """Episodes of each task; pass@k and pass^k are estimated up to this k."""
     temperature: float = Field(1.0, ge=0)
     seed: int = Field(0, ge=0)
-    """Of the sampling."""
+    """The seed of the sampling."""
     max_turns: int = Field(0, ge=0)
     """Turns of an episode; 0 takes each environment's own limit."""
     max_tokens_per_turn: int = Field(256, ge=1)

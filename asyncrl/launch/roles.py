@@ -55,7 +55,7 @@ class PolicyRoles:
         self.placement = placement or plan(config, found_gpus())
         self.credentials = process_group.credentials
         self.nice = generation_nice()
-        """Of engines, environments and workers."""
+        """The niceness of engines, environments and workers."""
         self.engines: list[ManagedProcess] = []
         self.old_policy: ManagedProcess | None = None
         """Scores tokens under the versions that sampled them, where the recipe asks for it."""

@@ -16,7 +16,7 @@ from asyncrl.types import EXTRACTED, Group, Task, Trajectory
 SHOWN = 3
 """Samples at the start of a run."""
 SHOWN_CHARACTERS = 600
-"""Of a text; of a longer one, its beginning and end."""
+"""The characters that are shown of a text; of a longer one, its beginning and end."""
 INDENT = " " * 16
 
 

@@ -30,7 +30,7 @@ class RunResult:
     totals: dict[str, Any]
     """Over all launches of the run, see `run.totals.RunTotals.totals`."""
     num_engines: float
-    """Of the main policy while it trained, on average."""
+    """The number of engines of the main policy while it trained, on average."""
     seed: int
     eval_before: EvalResult | None = None
     eval_after: EvalResult | None = None

@@ -49,9 +49,9 @@ STALL_S = 5.0
 SILENT_S = 5.0
 """A process that has not answered for this long is looked at: whether it makes progress."""
 MAX_DEATHS = 6
-"""Of one process in a row, without being stable in between."""
+"""The most deaths of one process in a row, without being stable in between."""
 MAX_DEATHS_WITHOUT_PROGRESS = 20
-"""Of all processes together, without progress of the run in between."""
+"""The most deaths of all processes together, without progress of the run in between."""
 MAKE_ROOM = "free some space there, or make it writable, and resume the run"
 
 

@@ -104,7 +104,7 @@ class TrainRun:
         self.periodic_evaluation: PeriodicEvaluation
         self.sinks: SinkProcesses
         self.models: dict[str, str] = {}
-        """Of the further policies."""
+        """The models of the further policies."""
         self.policies: dict[str, PolicyPlan] = {}
         self.policy_stats: dict[str, dict[str, Any]] = {}
         """Last counts of the further policies' buffers."""

@@ -15,7 +15,7 @@ PUBLISHED_COPIES = 3
 STAGED_COPIES = 2
 """Those of an engine that has its own: the version it serves and the next."""
 STATE_BYTES = 12
-"""Of a trained weight: itself in float32, and Adam's two moments of it."""
+"""The bytes of a trained weight: itself in float32, and Adam's two moments of it."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 

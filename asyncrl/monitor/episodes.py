@@ -22,9 +22,9 @@ from asyncrl.monitor.tree import tree_of
 from asyncrl.run.replays import replay_files
 
 MAX_ROWS = 500
-"""Of one page."""
+"""The most rows of one page."""
 MAX_REPLAYS = 3
-"""Of a trajectory that are shown: the newest."""
+"""The most replays of a trajectory that are shown, the newest ones."""
 COLUMNS = (
     "step",
     '"group"',

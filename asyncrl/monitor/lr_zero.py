@@ -21,7 +21,7 @@ RATIO_LIMIT = {"float32": 1e-3, "bfloat16": 0.05}
 LOGP_LIMIT = {"float32": 1e-3, "bfloat16": 0.05}
 """Mean absolute difference of log-probabilities, in nats, that rounding makes of engine and trainer."""
 TREND_LEVEL = 0.01
-"""Of the test for a trend of the reward: so often a run without one is said to have one."""
+"""The level of the test for a trend of the reward: so often a run without one is said to have one."""
 LEAST_STEPS = 5
 """Steps without which a trend cannot be told."""
 

@@ -27,7 +27,7 @@ COLUMNS = (
     "turn_reward",
     "messages",
 )
-"""Of the Parquet files, what a tree is made of."""
+"""The columns of the Parquet files that a tree is made of."""
 TEXT_CHARS = 80
 
 
@@ -36,7 +36,7 @@ class Node:
     """One turn."""
 
     turn: int
-    """Of its trajectory, counted from 0."""
+    """The turn of its trajectory, counted from 0."""
     depth: int
     """Turns before it on the way from the tree's beginning."""
     tokens: int
@@ -65,7 +65,7 @@ class Row:
     rollout: int
     """The episode that it is of."""
     branch: int
-    """Of the episode's conversations behind a gateway."""
+    """The branch of the episode's conversations behind a gateway."""
     agent: str
     reward: float
     status: str

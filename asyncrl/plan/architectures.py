@@ -13,7 +13,8 @@ SHIPPED = Path(__file__).parent / "architectures"
 VARIANTS = ("-Base", "-Instruct", "-Instruct-2507", "-Thinking-2507")
 """Ends of names that say how a model was trained, which does not change its shape."""
 TINY_VOCABULARY = 512
-"""Of the base model that `model.path = "sft"` makes; the real one depends on its episodes and is smaller."""
+"""The vocabulary of the base model that `model.path = "sft"` makes; the real one depends on its episodes and is
+smaller."""
 
 
 def architecture(config: Config, key: str, path: str) -> dict[str, Any]:

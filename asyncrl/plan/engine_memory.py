@@ -28,7 +28,7 @@ class EngineMemory:
     """What vLLM reserves: `engine.gpu_memory_utilization` of the GPU."""
     weights: int
     activations: int
-    """Of the largest step, an estimate."""
+    """The bytes of activations of the largest step, an estimate."""
     kv_cache: int
     """What is left of the share; negative where the rest does not fit in."""
     kv_per_token: int

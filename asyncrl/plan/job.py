@@ -15,7 +15,7 @@ from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 
 GIB = 2**30
 STATE_BYTES = 12
-"""Of a trained weight in a checkpoint: its float32 master and two moments."""
+"""The bytes of a trained weight in a checkpoint: its float32 master and two moments."""
 ADAPTER = 0.02
 """Share of the weights that an adapter has, at most."""
 VERSIONS = 3
@@ -23,12 +23,12 @@ VERSIONS = 3
 RECORDS_GIB = 20
 """Trajectories, metrics and logs of a long run."""
 PROCESS_GIB = 12
-"""Of an engine or a rank of the trainer: libraries, its caches, batches."""
+"""The memory of an engine or a rank of the trainer: libraries, its caches, batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobNeeds:
-    """Of one machine, and of the run's folder, which is on the head."""
+    """The needs of one machine, and of the run's folder, which is on the head."""
 
     memory_gib: int
     storage_gib: int

@@ -36,8 +36,8 @@ SHARE = "share"
 FREE = ("time", SHARE)
 """Kinds of changes after which the same is learned in about the same time."""
 PARTS = (1.0, 0.78, 0.56)
-"""Of the share that engines take where nothing is said: the first is used with which the run fits. Beside a trainer
-that is 0.45, 0.35 or 0.25 of a GPU."""
+"""The values of the share that engines take where nothing is said: the first is used with which the run fits. Beside
+a trainer that is 0.45, 0.35 or 0.25 of a GPU."""
 NAMED = 2
 """So many kinds of changes are named, at most."""
 ESTIMATES = ("CUDA contexts", "fragmentation", "NCCL buffers", "engine: largest step", "engine: CUDA graphs")
@@ -88,7 +88,7 @@ class Prediction:
     advice: list[str] = field(default_factory=list)
     """Changes of keys with which it would fit."""
     others: list[list[str]] = field(default_factory=list)
-    """Of other kinds than `advice`, that would do as well."""
+    """Changes of other kinds than `advice` that would do as well."""
 
     @property
     def peak(self) -> int:
@@ -118,9 +118,9 @@ class RankMemory:
     moments: dict[str, list[Item]]
     """At each moment of a step, estimates left out."""
     parameters: int
-    """Of the policy."""
+    """The number of parameters of the policy."""
     trained: int
-    """Of them, how many are trained."""
+    """How many of them are trained."""
     offloaded: int
     """Bytes in host memory, of all ranks."""
     state: int
@@ -139,7 +139,7 @@ class PolicyMemory:
 
     config: Config
     trainer: dict[str, list[Item]]
-    """Of one rank, at each moment of a step."""
+    """The memory of one rank, at each moment of a step."""
     engine: EngineMemory
     published: int
     """Bytes of one version."""

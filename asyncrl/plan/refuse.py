@@ -24,7 +24,7 @@ TIMEOUT_S = 300.0
 FITS, DOES_NOT, WRONG_INPUT = 0, 1, 2
 """Exit codes of `asyncrl plan memory`."""
 OPTIMIZER_BYTES = 12
-"""Of a trained parameter: float32 moments and gradient."""
+"""The bytes of a trained parameter: float32 moments and gradient."""
 
 
 def check_memory(config: Config, even_so: bool = False) -> Config:

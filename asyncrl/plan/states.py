@@ -36,7 +36,7 @@ class Size:
     parameters: int
     trained: int
     bytes: int
-    """Of all its weights."""
+    """The bytes of all its weights."""
     trained_bytes: int
     moments: int
     """Bytes that the optimizer keeps besides the weights and their master copy, of all trained parameters."""

@@ -15,7 +15,7 @@ class Activations:
 
     bytes: int = 0
     logits: int = 0
-    """Of them, what has the vocabulary's size."""
+    """The part of them that has the vocabulary's size."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class StepMemory:
     copies: dict[str, int] = field(default_factory=dict)
     """Weights of auxiliary models on the device while the policy trains, by what they are."""
     offloaded: dict[str, int] = field(default_factory=dict)
-    """Of those that are on the device only for their own pass."""
+    """The part of those that is on the device only for its own pass."""
     divided: dict[str, int] = field(default_factory=dict)
     """Weights of auxiliary models that are spread over the ranks, by what they are."""
     read_in_training: str = ""
@@ -39,7 +39,7 @@ class StepMemory:
     with_gradients: Activations = Activations()
     """At the peak from the first gradient of a weight on."""
     rows: int = 1
-    """Of one micro-batch."""
+    """The rows of one micro-batch."""
 
     @property
     def trained(self) -> dict[str, Size]:

@@ -14,7 +14,7 @@ NAMES = ("math", "exact", "choice", "code", "ifeval")
 REGEX = "regex:"
 ALLOWED = f"{', '.join(NAMES)}, {REGEX}PATTERN, my.py:function, my_pkg.module:function, or a list of these with weights"
 KEYS = ("name", "weight", "timeout_s")
-"""Of a table in a list. `timeout_s` is for a function of your own."""
+"""The keys of a table in a list. `timeout_s` is for a function of your own."""
 
 
 def load_reward(spec: str | Sequence[str | Mapping[str, Any]], *, key: str = "data.reward") -> Reward:

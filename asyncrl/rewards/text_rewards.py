@@ -17,7 +17,7 @@ from asyncrl.rewards.protocol import Completion, NotJudged, Score
 from asyncrl.rewards.rows import describe_row
 
 PATTERN_TIMEOUT_S = 2.0
-"""Of one search."""
+"""The time limit of one search."""
 _CHOICE_SAID = re.compile(
     r"(?<![A-Za-z])\(([A-Z])\)|(?<![A-Za-z])(?!A (?!or\b|and\b)[a-z])([A-HJ-Z])(?:[).:]|(?![A-Za-z']))"
 )

@@ -24,7 +24,7 @@ from asyncrl.types import MAX_REWARD
 MAIN = Path(__file__).with_name("user_main.py")
 TIMEOUT_S = 60.0
 PROCESSES = min(8, max(2, os.cpu_count() or 2))
-"""Of a plain function: so many calls run at once. All calls of a coroutine function share one."""
+"""The processes of a plain function: so many calls run at once. All calls of a coroutine function share one."""
 
 
 class UserFunction:

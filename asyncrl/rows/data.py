@@ -70,7 +70,7 @@ class Data:
     notes: list[str] = field(default_factory=list)
     """What people are told at the start."""
     digest: str = ""
-    """Of the prompts of both splits: equal for equal rows."""
+    """The digest of the prompts of both splits: equal for equal rows."""
 
     def size(self, split: str) -> int:
         """Return the number of rows of a split."""

@@ -11,7 +11,7 @@ from asyncrl import __version__
 from asyncrl.config import Config
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""Of a repository on a hub."""
+"""The name of a repository on a hub."""
 CURVE = "reward.png"
 LEFT_OUT = ("run", "placement")
 """Sections that say nothing about the model, and paths of the machine."""

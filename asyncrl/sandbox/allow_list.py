@@ -22,7 +22,8 @@ URL = f"http://127.0.0.1:{PORT}"
 PROXY_ENV = {"http_proxy": URL, "https_proxy": URL, "HTTP_PROXY": URL, "HTTPS_PROXY": URL}
 HEAD_TIMEOUT_S = 30.0
 IDLE_TIMEOUT_S = 3600.0
-"""Of either direction. A model may be sampled for minutes, and whoever asked it sends nothing meanwhile."""
+"""The longest silence of either direction. A model may be sampled for minutes, and whoever asked it sends nothing
+meanwhile."""
 MAX_HEAD_BYTES = 65536
 MAX_CONNECTIONS = 64
 

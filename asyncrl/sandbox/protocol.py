@@ -164,7 +164,7 @@ class Guarantee(StrEnum):
     NETWORK = "network"
     """No connections to the outside."""
     HOST_FILES = "host-files"
-    """Of the host, only system programs and libraries are readable; nothing is writable."""
+    """On the host only system programs and libraries are readable; nothing is writable."""
     HOST_SECRETS = "host-secrets"
     """Neither the host's environment variables nor its processes' are readable."""
     HOST_PROCESSES = "host-processes"

@@ -35,7 +35,7 @@ class GroupSize:
     trained_tokens: int
     sampled_tokens: int
     version_sum: int
-    """Of its sampled tokens."""
+    """The sum of the versions of its sampled tokens."""
     oldest: int
 
 
@@ -80,7 +80,7 @@ class SimulatedBuffer:
         self.ledger = ledger
         self.service = BufferService(ledger)
         self._sizes: dict[str, GroupSize] = {}
-        """Of the groups that were put and not yet taken; the ledger keeps their ids as bodies."""
+        """The sizes of the groups that were put and not yet taken; the ledger keeps their ids as bodies."""
 
     async def lease(self, worker: str, wait_s: float) -> Lease | None:
         return await self.service.leases.get(lambda: self.ledger.lease(worker), wait_s, CONNECTED)

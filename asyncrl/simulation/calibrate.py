@@ -52,7 +52,7 @@ class Calibration:
     groups_per_hour: float
     """Trained after the first commit."""
     simulated_groups_per_hour: float
-    """Of the same run, with these costs."""
+    """The groups an hour of the same run, simulated with these costs."""
     factor: float
     """On the engine's time."""
 
@@ -208,7 +208,7 @@ class _Group:
     version: int
     """That played it."""
     nodes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Of a prefix tree, by the node before and the token."""
+    """The nodes of a prefix tree, by the node before and the token."""
     episodes: list[EpisodeShape] = field(default_factory=list)
     new_tokens: list[int] = field(default_factory=list)
 

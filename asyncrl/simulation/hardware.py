@@ -50,7 +50,8 @@ TRAINING = 0.35
 LAUNCH_S = 0.001
 """Fixed part of an iteration of an engine, most of whose launches are in a graph."""
 SEQUENCE_S = 3e-6
-"""Of the scheduler and the sampler, for each running sequence; most of the scheduler's work is done meanwhile."""
+"""The time of the scheduler and the sampler, for each running sequence; most of the scheduler's work is done
+meanwhile."""
 WRITE = 4e9
 """Bytes a second in which one process writes weights to shared memory."""
 READ = 10e9
@@ -58,7 +59,7 @@ READ = 10e9
 STEP_S = 1.0
 """Fixed part of a training step: its batch, its optimizer steps, its metrics."""
 STATE_BYTES = 18
-"""Of a trained weight: bfloat16, its float32 master and two moments, the gradient in float32."""
+"""The bytes of a trained weight: bfloat16, its float32 master and two moments, the gradient in float32."""
 USABLE = 0.85
 """Share of a GPU's memory that weights and states may take, leaving the rest to activations or a cache."""
 SPLIT, TURNS = 0.9, 0.7

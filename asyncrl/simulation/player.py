@@ -31,7 +31,7 @@ class SimulatedPlayer:
         self.on_episodes = on_episodes
         """Called with 1 when an episode begins and with -1 when it ends."""
         self.progress = progress
-        """Of the policy that plays, see `Workload`."""
+        """The progress of the policy that plays, see `Workload`."""
         self.generator = generator
         self.workload = workload
         self.group_size = group_size

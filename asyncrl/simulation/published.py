@@ -37,21 +37,21 @@ class Setup:
     name: str
     source: str
     speedup: tuple[float, float]
-    """Of asynchronous over synchronous, as published: the lowest and the highest figure."""
+    """The speed-up of asynchronous over synchronous, as published: the lowest and the highest figure."""
     step_s: float
     """Published seconds of a synchronous step; 0 where there are none."""
     model: str
     device: str
     gpus: int
     trainer_gpus: int
-    """Of the asynchronous run. The synchronous one uses all GPUs by turns."""
+    """The trainer's GPUs of the asynchronous run. The synchronous one uses all GPUs by turns."""
     slices: int
     """The cluster is cut into so many."""
     groups: int
-    """Of a step, on the whole cluster."""
+    """The groups of a step, on the whole cluster."""
     group_size: int
     max_tokens: int
-    """Of a turn."""
+    """The most tokens of a turn."""
     median_tokens: float
     sigma: float
     max_staleness: int

@@ -99,7 +99,7 @@ class RecordedWorkload:
 
     groups: Sequence[Sequence[EpisodeShape]]
     progress: Sequence[float] = ()
-    """Of the policy that played each group, ascending; empty: any group is drawn at any time."""
+    """The progress of the policy that played each group, ascending; empty: any group is drawn at any time."""
     no_signal: float = 0.0
     """Share of groups that the run dropped since their episodes all earned the same; their lengths are those of the
     recorded ones."""

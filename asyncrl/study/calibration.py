@@ -13,7 +13,7 @@ from asyncrl.study.study_file import Study, StudyRun
 Made = list[tuple[StudyRun, dict[str, Any]]]
 """Runs with their records."""
 LEAST_GROUPS = 5
-"""Of a tenth of predictions that the figure shows."""
+"""The fewest groups of a tenth of predictions that the figure shows."""
 
 
 def calibration_table(study: Study, made: Made, condition: str) -> str:

@@ -22,7 +22,7 @@ class PairedDifference:
     """With `ci_high` the 95 % interval of Student's t; None from a single seed."""
     ci_high: float | None
     p_value: float
-    """Of the sign-flip permutation test, which from n seeds is at least 2 / 2**n."""
+    """The p-value of the sign-flip permutation test, which from n seeds is at least 2 / 2**n."""
     seeds: int
     higher: int
     """Seeds with which the method has the higher value."""

@@ -18,7 +18,7 @@ from asyncrl.study.runner import compared_runs
 from asyncrl.study.study_file import Study, relative
 
 POINTS = 60
-"""Of a mean curve."""
+"""The points of a mean curve."""
 WORDS = {
     "success": "held-out success after training",
     "metric": "`{metric}`, last fifth of the steps",

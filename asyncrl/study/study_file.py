@@ -77,7 +77,7 @@ class Study(Section):
     target: float = 0.0
     """Held-out success to be reached; for `rollouts`, `tokens` and `seconds`, with `eval.every` above 0."""
     settings: Settings = Field(default_factory=dict)
-    """Of all runs."""
+    """The settings of all runs."""
     conditions: dict[str, dict[str, Any]] = Field(default={"": {}})
     """Settings under which the methods are compared, by name; one may name a `recipe` of its own."""
     methods: dict[str, Settings] = Field(min_length=1)
@@ -133,7 +133,7 @@ class StudyRun:
     recipe: str
     overrides: tuple[str, ...]
     folder: str = ""
-    """Of the study's file."""
+    """The folder of the study's file."""
     metric: str = ""
     """What the study's record keeps of each step beside the usual."""
 

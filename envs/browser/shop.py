@@ -10,7 +10,7 @@ COLOURS = ("red", "green", "blue", "white")
 MAKERS = ("Arno", "Bela", "Corvo", "Dask", "Elmo", "Finn", "Gora", "Halm")
 PEOPLE = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Fay", "Gus", "Ida")
 MOST = 5
-"""Of one article in one order."""
+"""The most pieces of one article in one order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ TASK = "A test of this small Python repository fails. Find the fault in its code
 RUN_TESTS = "run_tests.py"
 MAX_FILES = 40
 CALLS_SHARE = 0.5
-"""Of the agent's time in a step, for its calls; the rest is for the hidden ones that judge."""
+"""The share of the agent's time in a step, for its calls; the rest is for the hidden ones that judge."""
 WALL_S = 5.0
 SPEC = SandboxSpec(limits=Limits(wall_s=WALL_S), env={"PYTHONHASHSEED": "0"})
 

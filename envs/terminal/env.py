@@ -30,7 +30,7 @@ from asyncrl.types import Message, Task
 RULES = "Do the task with tool shell, which runs bash commands. When it is done, say done."
 COMMAND_CHARACTERS = 20_000
 COMMANDS_SHARE = 0.55
-"""Of the agent's time in a step, for its commands; the rest is for the tests, which run its programs, too."""
+"""The share of the agent's time in a step, for its commands; the rest is for the tests, which run its programs, too."""
 LIMITS = Limits(cpu_s=60, processes=64, open_files=256, disk_bytes=64 * MIB)
 
 

@@ -60,7 +60,7 @@ class StepSignals:
     """The mean version of the step's tokens, rounded down: the policy whose rewards these are."""
     groups: int
     mean: float
-    """Of the groups' mean rewards."""
+    """The mean of the groups' mean rewards."""
     squares: float
     """Sum of their squared deviations from `mean`."""
     drift: float
@@ -82,7 +82,7 @@ class Window:
 
     mean: float
     variance: float
-    """Of the mean: the square of its standard error."""
+    """The variance of the mean: the square of its standard error."""
     drift: float
     surprise: float
 
@@ -115,7 +115,7 @@ class GuardState:
     good_version: int = -1
     """The newest version whose rewards were not below the best by more than chance; -1 for none yet."""
     scale: float = 1.0
-    """Of the scheduled learning rate."""
+    """The factor of the scheduled learning rate."""
     rest: int = 0
     """Steps to come whose drift is that of before it last acted, by the lag of the groups then."""
     given_up: tuple[tuple[int, int], ...] = ()

@@ -42,7 +42,7 @@ class Outcome:
     place: int
     """Index of the task in the pool."""
     rewards: tuple[float, ...]
-    """Of its usable episodes; none where all of them failed."""
+    """The rewards of its usable episodes; none where all of them failed."""
     successes: tuple[float, ...]
     """The environment's verdict on each, 0 or 1; where it gives none, the reward clipped to [0, 1]."""
     version: int = 0
@@ -50,7 +50,7 @@ class Outcome:
     tokens: int = 0
     """Sampled tokens of all its episodes."""
     turns: tuple[int, ...] = ()
-    """Of each usable episode, over all of its agents; none in ledgers of before they were noted."""
+    """The turns of each usable episode, over all of its agents; none in ledgers of before they were noted."""
     example: str = ""
     """Transcript of a success, where the curriculum keeps examples and there is one."""
 

@@ -27,7 +27,7 @@ class Played:
     oldest: int
     """Lowest version among its sampled tokens."""
     rewards: tuple[float, ...]
-    """Of its usable trajectories."""
+    """The rewards of its usable trajectories."""
 
     @property
     def has_signal(self) -> bool:

@@ -27,7 +27,7 @@ from asyncrl.types import IMAGES, SEEDED, Task, Trajectory
 CORPUS = 64
 """Successes that are remembered."""
 EXAMPLE_CHARACTERS = 4000
-"""Of an example's transcript; a longer one would leave a prompt little room."""
+"""The most characters of an example's transcript; a longer one would leave a prompt little room."""
 
 
 def example_of(trajectories: Iterable[Trajectory]) -> str:
@@ -45,7 +45,7 @@ class Seeding:
     def __init__(self, tasks: Sequence[Task], count: int) -> None:
         self.count = count
         self.failing = [False] * len(tasks)
-        """Of each task, whether its newest group had no success."""
+        """For each task, whether its newest group had no success."""
         self.corpus: dict[int, str] = {}
         """Transcripts of successes by the task's place in the pool, the newest last."""
         try:

@@ -21,9 +21,9 @@ import numpy as np
 from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Group
 
 MAX_EPISODES = 64
-"""Of one group."""
+"""The most episodes of one group."""
 MAX_GROUP_BYTES = 4 * 2**20
-"""Of one group on its way between runs."""
+"""The most bytes of one group on its way between runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Terms:
     num_token_ids: int
     """Token ids are below this."""
     max_tokens: int
-    """Of one trajectory."""
+    """The most tokens of one trajectory."""
     max_reward: float
     """Absolute value of any reward that is believed."""
 

@@ -13,7 +13,7 @@ import re
 MAX_CHARACTERS = 2000
 MAX_ARITHMETIC = 500
 MAX_DEGREE = 64
-"""Of nested powers: `(x**4)**2` is of degree 8."""
+"""The highest degree of nested powers: `(x**4)**2` is of degree 8."""
 FUNCTIONS = (
     "sin cos tan sec csc cot asin acos atan sinh cosh tanh asinh acosh atanh exp log ln sqrt Abs erf "
     "pi E I oo Rational"

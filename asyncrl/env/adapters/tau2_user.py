@@ -30,7 +30,7 @@ GUIDELINES_FOR_TOOLS = """
 MAX_REQUESTS = 32
 """For one message: the user's calls before it, and answers without a word."""
 OWN_FIELDS = ("messages", "model", "n", "stream", "tools")
-"""Of a request, what `user_options` may not set."""
+"""The fields of a request that `user_options` may not set."""
 
 
 class ChatUser:

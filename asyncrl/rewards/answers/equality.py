@@ -19,7 +19,7 @@ EXPRESSION_CHARACTERS = 1000
 """Longer answers are no expressions; they are right only as the same text."""
 LIST_LENGTH = 64
 DEPTH = 16
-"""Of brackets in brackets; deeper answers are right only as the same text."""
+"""The greatest depth of brackets in brackets; deeper answers are right only as the same text."""
 
 
 @dataclass(frozen=True, slots=True)

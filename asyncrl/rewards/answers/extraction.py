@@ -26,11 +26,11 @@ REASONING = (
 )
 """Marks of reasoning, opening and closing."""
 ANSWER_CHARACTERS = 2000
-"""Of one answer; a longer one is cut."""
+"""The most characters of one answer; a longer one is cut."""
 SEARCHED_CHARACTERS = 20_000
 """At the end of a completion, where "the answer is" is looked for."""
 SPAN_CHARACTERS = 400
-"""Of the text after "the answer is"."""
+"""The most characters of the text after "the answer is"."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s{0,8}(\{|(?=[^\s{}$\\]))|\\[{}\\]|[{}]")
 _BARE = re.compile(r"[^\s${}\\]{1,200}")

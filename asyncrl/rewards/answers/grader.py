@@ -166,4 +166,4 @@ def _is_undone(ask: Ask) -> bool:
 
 
 GRADERS = Graders()
-"""Of this process, started when it is first needed."""
+"""The graders of this process, started when it is first needed."""
