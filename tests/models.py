@@ -48,6 +48,11 @@ DENSE: dict[str, dict[str, Any]] = {
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 16},
 }
 """Settings of further families by the type of the model."""
+ADDED = {
+    "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "minimax_m2": {"scoring_func": "sigmoid"},
+}
+"""What published configurations have, vLLM asks for and transformers leaves out of those it makes."""
 
 
 def save_with_the_words_of(model: str, folder: Path, hidden_size: int, num_heads: int, seed: int = 0) -> str:
@@ -74,7 +79,10 @@ def save_dense(family: str, folder: Path, seed: int = 0) -> Any:
     """Save a model of a family in `DENSE`; return it."""
     from transformers import CONFIG_MAPPING
 
-    return _saved(CONFIG_MAPPING[family](**SIZES | {"intermediate_size": 128} | DENSE[family]), folder, seed)
+    config = CONFIG_MAPPING[family](**SIZES | {"intermediate_size": 128} | DENSE[family])
+    model = _saved(config, folder, seed)
+    _add_to_config(folder, ADDED.get(family, {}))
+    return model
 
 
 def save_hybrid(folder: Path, seed: int = 0) -> Any:
@@ -100,12 +108,13 @@ def save_deepseek(folder: Path, seed: int = 0) -> Any:
         bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
     model = _saved(config, folder, seed)
-    path = folder / "config.json"
-    # What transformers leaves out and vLLM asks for.
-    path.write_text(
-        json.dumps(json.loads(path.read_text()) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"})
-    )
+    _add_to_config(folder, ADDED["deepseek_v3"])
     return model
+
+
+def _add_to_config(folder: Path, more: dict[str, str]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
 
 
 def _saved(config: Any, folder: Path, seed: int) -> Any:

@@ -28,10 +28,16 @@ COPIED = (
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+    "tiktoken.model",
+    "tekken.json",
     "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "video_preprocessor_config.json",
 )
 
 

@@ -1,5 +1,8 @@
 """The policy's folder opens in transformers with the weights that were trained."""
 
+import json
+import shutil
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -26,3 +29,16 @@ def test_a_checkpoint_has_the_trained_weights_and_the_tokenizer(trained, tiny_mo
     tokenizer, base = AutoTokenizer.from_pretrained(folder), AutoTokenizer.from_pretrained(tiny_model)
     assert tokenizer.chat_template == base.chat_template
     assert tokenizer.encode("goal north east") == base.encode("goal north east")
+
+
+def test_a_checkpoint_keeps_settings_that_engines_alone_read_and_every_form_of_tokenizer(
+    trained, tiny_model, tmp_path
+):
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    settings = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(settings | {"scoring_func": "sigmoid"}))
+    (base / "tokenizer.model").write_bytes(b"pieces")
+    folder = save_policy(make_engine(str(base)), tmp_path / "checkpoints" / "step-000001", str(base))
+    assert json.loads((folder / "config.json").read_text())["scoring_func"] == "sigmoid"
+    assert (folder / "tokenizer.model").read_bytes() == b"pieces"
