@@ -101,6 +101,7 @@ SECONDS = {
     "tests/services/engine/test_engine_collective.py": 15,
     "tests/launch/test_periodic_evaluation.py": 15,
     "tests/services/engine/test_engine_lora.py": 15,
+    "tests/services/engine/test_engine_families.py": 200,
     "tests/services/engine/test_engine_catch_up.py": 15,
     "tests/services/engine/test_engine_end.py": 15,
     "tests/train/test_offload.py": 15,

@@ -45,14 +45,8 @@ DENSE: dict[str, dict[str, Any]] = {
     "ernie4_5": TIED,
     "exaone4": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
     "hunyuan_v1_dense": {},
-    "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 16},
 }
 """Settings of further families by the type of the model."""
-ADDED = {
-    "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
-    "minimax_m2": {"scoring_func": "sigmoid"},
-}
-"""What published configurations have, vLLM asks for and transformers leaves out of those it makes."""
 
 
 def save_with_the_words_of(model: str, folder: Path, hidden_size: int, num_heads: int, seed: int = 0) -> str:
@@ -80,9 +74,7 @@ def save_dense(family: str, folder: Path, seed: int = 0) -> Any:
     from transformers import CONFIG_MAPPING
 
     config = CONFIG_MAPPING[family](**SIZES | {"intermediate_size": 128} | DENSE[family])
-    model = _saved(config, folder, seed)
-    _add_to_config(folder, ADDED.get(family, {}))
-    return model
+    return _saved(config, folder, seed)
 
 
 def save_hybrid(folder: Path, seed: int = 0) -> Any:
@@ -108,13 +100,12 @@ def save_deepseek(folder: Path, seed: int = 0) -> Any:
         bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
     model = _saved(config, folder, seed)
-    _add_to_config(folder, ADDED["deepseek_v3"])
-    return model
-
-
-def _add_to_config(folder: Path, more: dict[str, str]) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    # What transformers leaves out and vLLM asks for.
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"})
+    )
+    return model
 
 
 def _saved(config: Any, folder: Path, seed: int) -> Any:

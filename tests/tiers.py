@@ -60,6 +60,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/launch/test_play_again.py": LAUNCH,
     "tests/services/engine/test_engine_collective.py": ENGINE,
     "tests/services/engine/test_engine_experts.py": (*ENGINE, *TRAINER),
+    "tests/services/engine/test_engine_families.py": (*ENGINE, *TRAINER),
     "tests/services/engine/test_engine_hybrid.py": ENGINE,
     "tests/services/engine/test_engine_images.py": ENGINE,
     "tests/services/engine/test_engine_int8.py": ENGINE,
