@@ -26,9 +26,9 @@ ABSENT = (
     "asyncrl.train.success_pool",
     "asyncrl.train.swarm_pool",
     "asyncrl.train.turns",
-    "asyncrl.weights.fetches",
-    "asyncrl.weights.http_carrier",
-    "asyncrl.weights.nixl_carrier",
+    "asyncrl.weights.transports.http.fetches",
+    "asyncrl.weights.transports.http.carrier",
+    "asyncrl.weights.transports.nixl.carrier",
 )
 """Modules of features that a plain recipe has not."""
 

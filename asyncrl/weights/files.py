@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from asyncrl.errors import InputError, UnavailableError
 from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.delta import Delta
+from asyncrl.weights.transports.delta.files import Delta
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.jsonfile import write_json
-from asyncrl.weights.delta import Delta
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transports.delta.files import Delta
 
 COMMITTED = "committed.json"
 
@@ -64,6 +64,11 @@ class Position:
         """Of the newest weights that were loaded; 0 without any of a run."""
         newest = self.file
         return newest.epoch if newest is not None else 0
+
+    @property
+    def checksum(self) -> str:
+        """Of those weights; "" without any."""
+        return self.file.checksum if self.file is not None else ""
 
     def missed(self) -> WeightFile | None:
         """Return the weights that must be loaded before anything is served; None if there are none.

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.weights.carrier import Carrier, EngineControl, ask_each
-from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
 from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
 from asyncrl.weights.sampled import Sequence as SampledSequence
 from asyncrl.weights.sampled import sequences_from_list, without_prefixes
+from asyncrl.weights.transports.delta.files import write_delta
 
 log = logging.getLogger("asyncrl.weights")
 

@@ -24,8 +24,8 @@ from weight_engines import LoadingEngine
 
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.http.carrier import HttpCarrier
 
 CHANGED = 0.015
 """What a step at a learning rate of 1e-6 changes in bfloat16 (docs/benchmarks.md)."""

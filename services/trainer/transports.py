@@ -15,9 +15,10 @@ from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.weights.carrier import Carrier, CollectiveCarrier
+from asyncrl.weights.carrier import Carrier
 from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
 
 
 def open_publisher(
@@ -61,12 +62,12 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
             return CollectiveCarrier(torch.device(engine.device))
         case "http":
             from asyncrl.services.trainer.weight_source import HttpWeightSource
-            from asyncrl.weights.http_carrier import HttpCarrier
+            from asyncrl.weights.transports.http.carrier import HttpCarrier
 
             return HttpCarrier(HttpWeightSource(credentials))
         case "nixl":
-            from asyncrl.weights.nixl_agent import check_nixl
-            from asyncrl.weights.nixl_carrier import NixlCarrier
+            from asyncrl.weights.transports.nixl.agent import check_nixl
+            from asyncrl.weights.transports.nixl.carrier import NixlCarrier
 
             check_nixl()
             return NixlCarrier()

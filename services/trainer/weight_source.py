@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.services.http.app import create_app, serve
+from asyncrl.weights.carrier import advertised
 from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.collective import advertised
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.offered import BYTES_ROUTE, Offered, send_range
+from asyncrl.weights.transports.http.offered import BYTES_ROUTE, Offered, send_range
 
 START_S = 30.0
 KEPT = 2

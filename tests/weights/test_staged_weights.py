@@ -1,7 +1,6 @@
 """What an engine verifies and loads: its own copy before the trainer's file, made from a delta where there is one."""
 
 import asyncio
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +8,9 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import read_weights, write_weights
+from asyncrl.weights.transports.delta.files import write_delta
+from asyncrl.weights.vllm_configured import hooks_of
 from asyncrl.weights.vllm_served import Served
 
 
@@ -18,10 +18,10 @@ class Loading(Served):
     """An engine's policy that only reads what it would load."""
 
     def __init__(self, folder):
-        super().__init__("", str(folder), None, asyncio.Lock(), itertools.count(1))
+        super().__init__("", str(folder), asyncio.Lock(), hooks_of({}))
         self.loaded = []
 
-    async def _load(self, engine, file, mode="keep", keep_kv=False):
+    async def _load(self, engine, file, *how):
         self.loaded.append((Path(file.path), dict(read_weights(file.path))["w"]))
         self.position.moved(file)
         return {}

@@ -14,14 +14,15 @@ import torch
 
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.weights import nixl_agent, publish
+from asyncrl.weights import publish
 from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.delta import Delta
 from asyncrl.weights.files import WeightFile, verify_weights, write_weights
-from asyncrl.weights.nixl_agent import Agent, LentMemory, check_nixl, lent_memory_from_json
-from asyncrl.weights.nixl_carrier import NixlCarrier, kind_for
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.reads import read_order_from_json
+from asyncrl.weights.transports.delta.files import Delta
+from asyncrl.weights.transports.nixl import agent as nixl_agent
+from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, check_nixl, lent_memory_from_json
+from asyncrl.weights.transports.nixl.carrier import NixlCarrier, kind_for
+from asyncrl.weights.transports.nixl.reads import read_order_from_json
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 
@@ -31,7 +32,7 @@ NUM_ELEMENTS = 100_000
 # Lends a file until its input ends.
 LENDER = """
 import sys
-from asyncrl.weights.nixl_agent import Agent
+from asyncrl.weights.transports.nixl.agent import Agent
 agent = Agent(True)
 lent = agent.lend({"whole": sys.argv[1]})["whole"]
 print(lent.metadata.hex(), lent.address, lent.num_bytes, flush=True)

@@ -14,11 +14,12 @@ import torch
 
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
-from asyncrl.weights import http_carrier, publish
+from asyncrl.weights import publish
 from asyncrl.weights.chunks import WHOLE, chunks_of, matching
 from asyncrl.weights.files import verify_weights, write_weights
-from asyncrl.weights.http_carrier import HttpCarrier, tree
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.http import carrier as http_carrier
+from asyncrl.weights.transports.http.carrier import HttpCarrier, tree
 from scripts.bench.slow_link import SlowLink, SourceBehindLink
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed

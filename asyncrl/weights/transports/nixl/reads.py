@@ -13,8 +13,8 @@ from typing import Any
 from asyncrl.errors import AsyncRLError, InputError
 from asyncrl.weights.chunks import DELTA, WHOLE
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.nixl_agent import Agent, LentMemory, lent_memory_from_json
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, lent_memory_from_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from typing import Protocol
 from asyncrl.errors import AsyncRLError
 from asyncrl.weights.carrier import ANSWER_S, EngineControl, ask_each
 from asyncrl.weights.chunks import CHUNK_BYTES, DELTA, WHOLE, Chunks, chunks_of
-from asyncrl.weights.fetches import FetchOrder
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transports.http.fetches import FetchOrder
 
 log = logging.getLogger("asyncrl.weights")
 

@@ -10,11 +10,17 @@ import asyncio
 from collections.abc import Sequence
 
 from asyncrl.errors import AsyncRLError
-from asyncrl.weights.carrier import ANSWER_S, EngineControl, ask_each, carry_limit_s
+from asyncrl.weights.carrier import (
+    ANSWER_S,
+    LOOPBACK,
+    EngineControl,
+    advertised,
+    ask_each,
+    carry_limit_s,
+)
 from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.collective import LOOPBACK, advertised
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.nixl_agent import Agent
+from asyncrl.weights.transports.nixl.agent import Agent
 
 STALL_S = 30.0
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.weights.chunks import WHOLE, Chunks
-from asyncrl.weights.fetch import Fetch
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.offered import BYTES_ROUTE, Offered
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.transports.http.fetch import Fetch
+from asyncrl.weights.transports.http.offered import BYTES_ROUTE, Offered
 
 
 @dataclass(frozen=True, slots=True)
