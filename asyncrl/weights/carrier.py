@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from asyncrl.endpoint import route_to
 from asyncrl.errors import AsyncRLError
+from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
 
 ANSWER_S = 30.0
@@ -31,16 +32,6 @@ def advertised(urls: Sequence[str]) -> str:
     """Return the address under which all engines reach this process: loopback only if all are on this machine."""
     hosts = [urlsplit(url).hostname or LOOPBACK for url in urls]
     return next((found for host in hosts if not (found := route_to(host)).startswith("127.")), LOOPBACK)
-
-
-class EngineControl(Protocol):
-    """The part of an engine a publisher uses."""
-
-    url: str
-
-    async def request(
-        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
-    ) -> dict[str, Any]: ...
 
 
 class Carrier(Protocol):

@@ -18,7 +18,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.weights.carrier import Carrier
 from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
+from asyncrl.weights.transport import Carried, Transport
 
 
 def open_publisher(
@@ -40,9 +40,8 @@ def open_publisher(
         weights_dir,
         wait_s=config.outage_timeout_s,
         finish_requests=config.train.schedule == "asynchronous",
-        carrier=open_carrier(config, engine, credentials) if engine.rank == 0 else None,
-        deltas=config.engine.weight_delta,
-        keep_kv=config.engine.keep_kv,
+        transport=open_transport(config, engine, credentials) if engine.rank == 0 else None,
+        told={"keep_kv": config.engine.keep_kv},
         members=Members(weights_dir, folder / "opponents", served) if served is not None else None,
         # No turn lasts longer than its episode may.
         turn_s=config.rollout.episode_timeout_s,
@@ -52,6 +51,17 @@ def open_publisher(
     )
 
 
+def open_transport(config: Config, engine: TrainEngine, credentials: Credentials) -> Transport:
+    """Return how files come to engines. Raises `ConfigError`."""
+    carrier = open_carrier(config, engine, credentials)
+    transport = Transport() if carrier is None else Carried(carrier)
+    if not config.engine.weight_delta:
+        return transport
+    from asyncrl.weights.transports.delta.transport import WithDeltas
+
+    return WithDeltas(transport)
+
+
 def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
     """Return what brings files to engines; None where they read them in a folder that both sides see.
 
@@ -59,6 +69,8 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
     """
     match config.engine.weight_transfer:
         case "collective":
+            from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
+
             return CollectiveCarrier(torch.device(engine.device))
         case "http":
             from asyncrl.services.trainer.weight_source import HttpWeightSource

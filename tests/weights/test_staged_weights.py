@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.files import read_weights, write_weights
 from asyncrl.weights.transports.delta.files import write_delta
 from asyncrl.weights.vllm_configured import hooks_of
@@ -34,7 +35,7 @@ def versions(tmp_path):
     tensors[1][7] = 1.0
     first, second = (write_weights(tmp_path, v, [("w", t)], epoch=1) for v, t in enumerate(tensors, 1))
     delta = write_delta(first.path, first.checksum, second.path, tmp_path / "weights-00000002.delta")
-    return first, replace(second, delta=delta), tensors
+    return first, replace(second, forms={DELTA: delta}), tensors
 
 
 def committed(policy, *files):
@@ -65,7 +66,7 @@ def test_an_engine_without_the_base_reads_the_whole_file(tmp_path, versions):
 @pytest.mark.parametrize("damage", [b"", b"\0" * 200])
 def test_a_damaged_delta_is_not_used(tmp_path, versions, damage):
     first, second, tensors = versions
-    Path(second.delta.path).write_bytes(damage)
+    Path(second.forms[DELTA].path).write_bytes(damage)
     path, loaded = committed(Loading(tmp_path), first, second)
     assert (str(path), torch.equal(loaded, tensors[1])) == (second.path, True)
 
@@ -77,7 +78,7 @@ def test_what_was_received_is_verified_and_goes_before_the_file(tmp_path, versio
     path, _ = committed(policy, first)
     assert path == policy.staging.path(first)
     policy.staging.make_room(second)
-    path, loaded = committed(policy, replace(second, delta=None))
+    path, loaded = committed(policy, replace(second, forms={}))
     assert (str(path), torch.equal(loaded, tensors[1])) == (second.path, True)
     assert policy.staging.local(first) is None
 

@@ -21,6 +21,7 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.weights.folders import remove_weights
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
 from asyncrl.weights.transports.http.carrier import HttpCarrier
 from scripts.bench.slow_link import SourceBehindLink
@@ -97,7 +98,9 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
 
     async def versions():
         client = EngineClient(process.url)
-        publishers = [FilePublisher(weights, [client], 60.0, carrier=one) for one in (over_http, by_group)]
+        publishers = [
+            FilePublisher(weights, [client], 60.0, transport=Carried(one)) for one in (over_http, by_group)
+        ]
         try:
             assert await off(client, policy, 0) < TOLERANCE
             await publish(publishers[0], 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,11 +18,12 @@ import torch
 from asyncrl.weights.carrier import (
     ANSWER_S,
     SLOWEST_BYTES_PER_S,
-    EngineControl,
     advertised,
     ask_each,
     carry_limit_s,
 )
+from asyncrl.weights.chunks import DELTA, WHOLE
+from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.transports.collective.group import (
     Group,
@@ -71,8 +71,9 @@ class CollectiveCarrier:
             left = [engine for engine in left if engine.url in answers]
             if not left:
                 return missed
-            delta = all(file.has_delta_from(answers[engine.url]["base"]) for engine in left)
-            broken = await self._join(left, answers, missed) or await self._send(file, delta, left, missed)
+            kinds = {file.kind_for(answers[engine.url]["base"]) for engine in left}
+            kind = kinds.pop() if len(kinds) == 1 else WHOLE
+            broken = await self._join(left, answers, missed) or await self._send(file, kind, left, missed)
             if not broken:
                 return missed
             self.close()
@@ -121,15 +122,15 @@ class CollectiveCarrier:
         return broken
 
     async def _send(
-        self, file: WeightFile, delta: bool, engines: Sequence[EngineControl], missed: dict[str, str]
+        self, file: WeightFile, kind: str, engines: Sequence[EngineControl], missed: dict[str, str]
     ) -> str:
         """Send over the group that there is; return why that failed, "" if it did not."""
         assert self._group is not None
         limit_s = 2 * self.timeout_s + file.num_bytes / SLOWEST_BYTES_PER_S
-        path = file.delta.path if delta and file.delta is not None else file.path
-        self.sent_bytes += os.stat(path).st_size
+        path, num_bytes = file.source(kind)
+        self.sent_bytes += num_bytes
         mine = asyncio.ensure_future(self._send_own(self._group, path))
-        body = file.to_json() | {"limit_s": limit_s, "send_delta": delta}
+        body = file.to_json() | {"limit_s": limit_s, "send_delta": kind == DELTA}
         received = await ask_each(engines, "weights/receive", body, limit_s + ANSWER_S, missed)
         return await mine or _first_error(received)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.transports.collective.group import GroupPlace
@@ -50,7 +51,7 @@ class CollectiveWeights(EngineHook):
     async def _receive(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
         """Receive a file for which there is room, or its delta; return why that failed, "" if it did not."""
         file, staging = weight_file_from_json(body), self.policy.staging
-        path = staging.make_room(file, for_delta=True) if body["send_delta"] else staging.path(file)
+        path = staging.make_room(file, DELTA) if body["send_delta"] else staging.path(file)
         await engine.collective_rpc("weights_receive", args=(file.to_json(), str(path)))
         error = await all_ended(engine, float(body["limit_s"]))
         if error:

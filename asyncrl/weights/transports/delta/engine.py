@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 from asyncrl.errors import InputError
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.transports.delta.files import apply_delta
 from asyncrl.weights.vllm_hooks import EngineHook
@@ -22,12 +23,12 @@ class Deltas(EngineHook):
 
     def _make(self, file: WeightFile) -> None:
         staging, base = self.policy.staging, self.policy.position.file
-        received = staging.delta_path(file)
+        received = staging.complete_path(file, DELTA)
         there = received.is_file() or staging.local(file) is None
-        if file.delta is None or base is None or base.checksum != file.delta.base_checksum or not there:
+        if base is None or file.kind_for(base.checksum) != DELTA or not there:
             return
         try:
-            delta = str(received) if received.is_file() else self.policy.below_folder(file.delta.path)
+            delta = str(received) if received.is_file() else self.policy.below_folder(file.source(DELTA)[0])
             apply_delta(base.path, delta, staging.make_room(file))
             received.unlink(missing_ok=True)
         except (InputError, OSError) as error:

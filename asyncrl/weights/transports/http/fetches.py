@@ -62,8 +62,7 @@ class Fetches:
             return
         await self._cancel()
         if order.kind == WHOLE:
-            # Else it would be applied to what comes now.
-            self._staging.delta_path(file).unlink(missing_ok=True)
+            self._staging.drop_short(file)
         path, resume = await asyncio.to_thread(
             self._staging.fetch_room, file, order.kind, order.chunks.num_bytes
         )
