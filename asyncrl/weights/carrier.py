@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from asyncrl.endpoint import route_to
 from asyncrl.errors import AsyncRLError
-from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transport import EngineControl, Transport
 
 ANSWER_S = 30.0
 """For what an engine answers between two decoding steps."""
@@ -46,6 +46,28 @@ class Carrier(Protocol):
 
     def close(self) -> None:
         """Give up what is kept from one version to the next."""
+
+
+class Carried(Transport):
+    """A carrier brings the files.
+
+    They are written all the same: from them an engine that starts late or was lost on the way catches up, and the
+    trainer checks what the version before has sampled. With the tensors in host memory for the checksum anyway, that is
+    one more copy.
+    """
+
+    brings = True
+
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
+
+    async def carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> dict[str, str]:
+        """See `Transport`."""
+        return await self.carrier.carry(file, engines)
+
+    def close(self) -> None:
+        """See `Transport`."""
+        self.carrier.close()
 
 
 async def ask_each(

@@ -18,11 +18,10 @@ from typing import Any
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
 from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
-from asyncrl.weights.transport import Transport
+from asyncrl.weights.transport import EngineControl, Transport
 
 log = logging.getLogger("asyncrl.weights")
 

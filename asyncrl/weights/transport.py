@@ -6,10 +6,19 @@ What is optional is in `asyncrl.weights.transports`: carriers that bring the byt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-from asyncrl.weights.carrier import Carrier
-from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
+
+
+class EngineControl(Protocol):
+    """The part of an engine a publisher uses."""
+
+    url: str
+
+    async def request(
+        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
+    ) -> dict[str, Any]: ...
 
 
 class Transport:
@@ -29,25 +38,3 @@ class Transport:
 
     def close(self) -> None:
         """Give up what is kept from one version to the next."""
-
-
-class Carried(Transport):
-    """A carrier brings the files.
-
-    They are written all the same: from them an engine that starts late or was lost on the way catches up, and the
-    trainer checks what the version before has sampled. With the tensors in host memory for the checksum anyway, that is
-    one more copy.
-    """
-
-    brings = True
-
-    def __init__(self, carrier: Carrier) -> None:
-        self.carrier = carrier
-
-    async def carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> dict[str, str]:
-        """See `Transport`."""
-        return await self.carrier.carry(file, engines)
-
-    def close(self) -> None:
-        """See `Transport`."""
-        self.carrier.close()

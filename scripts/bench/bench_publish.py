@@ -37,8 +37,8 @@ from asyncrl.train.models import load_trained
 from asyncrl.train.tiny_model import build_model
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import NOT_SAMPLED, Group, Lease, Status, Task, Trajectory, Turn
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.publish import FilePublisher, PublishReport
-from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.http.carrier import HttpCarrier
 
 VOCABULARY, CONTEXT = 512, 16

@@ -24,9 +24,9 @@ from weight_engines import LoadingEngine
 
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.delta.transport import WithDeltas
 from asyncrl.weights.transports.http.carrier import HttpCarrier
 

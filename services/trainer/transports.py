@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,10 +16,12 @@ from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.weights.carrier import Carrier
 from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transport import Carried, Transport
+from asyncrl.weights.transport import Transport
+
+if TYPE_CHECKING:
+    from asyncrl.weights.carrier import Carrier
 
 
 def open_publisher(
@@ -53,8 +56,11 @@ def open_publisher(
 
 def open_transport(config: Config, engine: TrainEngine, credentials: Credentials) -> Transport:
     """Return how files come to engines. Raises `ConfigError`."""
-    carrier = open_carrier(config, engine, credentials)
-    transport = Transport() if carrier is None else Carried(carrier)
+    transport = Transport()
+    if (carrier := open_carrier(config, engine, credentials)) is not None:
+        from asyncrl.weights.carrier import Carried
+
+        transport = Carried(carrier)
     if not config.engine.weight_delta:
         return transport
     from asyncrl.weights.transports.delta.transport import WithDeltas

@@ -19,9 +19,9 @@ from asyncrl.launch.check import check_carrier
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.transports import own_carrier
 from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
 from asyncrl.weights.transports.delta.transport import WithDeltas
 from asyncrl.weights.transports.http.carrier import HttpCarrier

@@ -19,9 +19,9 @@ from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.folders import remove_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
 from asyncrl.weights.transports.http.carrier import HttpCarrier
 from scripts.bench.slow_link import SourceBehindLink

@@ -15,10 +15,10 @@ import torch
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.weights import publish
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import WHOLE, chunks_of, matching
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.delta.transport import WithDeltas
 from asyncrl.weights.transports.http import carrier as http_carrier
 from asyncrl.weights.transports.http.carrier import HttpCarrier, tree

@@ -15,10 +15,10 @@ import torch
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights import publish
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import DELTA, WHOLE
 from asyncrl.weights.files import ShortForm, WeightFile, verify_weights, write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transport import Carried
 from asyncrl.weights.transports.delta.transport import WithDeltas
 from asyncrl.weights.transports.nixl import agent as nixl_agent
 from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, check_nixl, lent_memory_from_json

@@ -23,8 +23,8 @@ from asyncrl.weights.carrier import (
     carry_limit_s,
 )
 from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transport import EngineControl
 from asyncrl.weights.transports.collective.group import (
     Group,
     GroupPlace,

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.weights.chunks import DELTA
-from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.transport import Transport
+from asyncrl.weights.transport import EngineControl, Transport
 from asyncrl.weights.transports.delta.files import write_delta
 
 log = logging.getLogger("asyncrl.weights")

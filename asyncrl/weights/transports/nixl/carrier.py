@@ -17,8 +17,8 @@ from asyncrl.weights.carrier import (
     ask_each,
     carry_limit_s,
 )
-from asyncrl.weights.engine_control import EngineControl
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transport import EngineControl
 from asyncrl.weights.transports.nixl.agent import Agent
 
 STALL_S = 30.0
