@@ -1,4 +1,4 @@
-"""Ways to train a model are parts of a table: each is asked for by the section, and states its settings and its ranks."""
+"""Ways to train a model are parts of a table: a section asks for them, and they state their settings and ranks."""
 
 import math
 
