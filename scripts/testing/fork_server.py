@@ -151,6 +151,7 @@ MODULES = (
     "asyncrl.weights.transports.delta.engine",
     "asyncrl.weights.transports.http.engine",
     "asyncrl.weights.transports.nixl.engine",
+    "asyncrl.weights.vllm_conversions",
     "asyncrl.weights.vllm_cpu",
     "asyncrl.weights.vllm_direct_writes",
     "asyncrl.weights.vllm_executor",
