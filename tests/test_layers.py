@@ -235,6 +235,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.launch.train",
         "asyncrl.simulation.hardware",
         "asyncrl.services.buffer.service",
+        "asyncrl.services.engine.service",
         "asyncrl.services.env.service",
         "asyncrl.services.outer.service",
         "asyncrl.services.swarm.service",

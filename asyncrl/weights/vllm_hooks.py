@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from asyncrl.weights.files import WeightFile
-
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.outputs import RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from asyncrl.weights.files import WeightFile
     from asyncrl.weights.vllm_served import Served
 
 Engine: TypeAlias = "AsyncLLM"

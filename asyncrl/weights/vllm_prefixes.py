@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import InputError
-from asyncrl.weights.files import WeightFile
 from asyncrl.weights.vllm_hooks import Engine, EngineHook
 from asyncrl.weights.vllm_images import VISION
+
+if TYPE_CHECKING:
+    from asyncrl.weights.files import WeightFile
 
 FORGET = "asyncrl_forget_prefixes"
 """The method that the plugin adds to vLLM's engine core, and that the server calls while generation is paused."""
