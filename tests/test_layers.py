@@ -73,7 +73,7 @@ ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
 ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
-    "buffer": dict.fromkeys(("members", "hook_routes"), "service"),
+    "buffer": {**dict.fromkeys(("members", "hook_routes"), "service"), "hook_client": "client"},
     "engine": {
         **dict.fromkeys(
             (

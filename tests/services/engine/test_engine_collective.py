@@ -166,7 +166,7 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
         finally:
             for one in (publisher, over_http, own):
                 await one.close()
-                one.carrier.close()
+                one.transport.close()
             await asyncio.gather(*(client.close() for client in clients))
 
     with (

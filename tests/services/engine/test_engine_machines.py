@@ -114,14 +114,14 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
         finally:
             for one in publishers:
                 await one.close()
-                one.carrier.close()
+                one.transport.close()
             await client.close()
 
     async def damaged_on_the_way(client, publisher):
         """What a machine has received wrongly it fetches from the other one."""
         change(policy, 3)
         file = publisher.write(3, checkpoint_form(policy, policy.named_parameters()))
-        assert await publisher.carrier.carry(file, [client]) == {}
+        assert await publisher.transport.carry(file, [client]) == {}
         for path in copies(weights):
             if path.name == "weights-00000003.safetensors" and not of_server(path, process):
                 path.write_bytes(bytes(path.stat().st_size))
