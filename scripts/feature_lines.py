@@ -74,7 +74,7 @@ FEATURES = (
         "batch_invariant",
         "pipeline_parallel",
         "carrier",
-        "(?<!a )(?<!no )(?<!first )collective(?!s)",
+        r"(?<!\ba )(?<!\bno )(?<!\bone )(?<!\bfirst )collective(?!s\b|_rpc)",
     ),
     *("nixl", "(?<!time)delta", "fetch", "(?<!loss[ _])scale(?![ds])", "nodes", "machines", "evaluation"),
 )
