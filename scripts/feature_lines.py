@@ -22,14 +22,14 @@ FEATURES = (
     *(
         "poison",
         "swarm",
-        "(?<!time)outer(?!most)",
-        "exchange",
+        "(?<!time)(?<!r)outer(?!most)",
+        "(?<!_)exchange",
         "minimax",
         "exploit",
         "sft_phase",
         "commitment",
         "collapse",
-        "guard",
+        "(?<!vllm_)guard(?!s)",
     ),
     *(
         "replay_pool",
@@ -37,7 +37,7 @@ FEATURES = (
         "success_pool",
         "complete_groups",
         "successes",
-        "completed",
+        "(?<!first_)completed",
         "external",
     ),
     *(
@@ -74,12 +74,12 @@ FEATURES = (
         "batch_invariant",
         "pipeline_parallel",
         "carrier",
-        "collective",
+        r"(?<!\ba )(?<!\bno )(?<!\bone )(?<!\bfirst )collective(?!s\b|_rpc)",
     ),
-    *("nixl", "delta", "fetch", "scale", "nodes", "machines", "evaluation"),
+    *("nixl", "(?<!time)delta", "fetch", "(?<!loss[ _])scale(?![ds])", "nodes", "machines", "evaluation"),
 )
 """Parts of names and words as patterns, in small letters; several of one feature where its code uses several. A
-`TimeoutError`, a pause and an over-provision are of no feature."""
+`TimeoutError`, a pause, an over-provision, a router, torch's collectives and a loss's scale are of no feature."""
 NAMES = re.compile("|".join(FEATURES))
 
 

@@ -73,7 +73,7 @@ ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
 ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
-    "buffer": dict.fromkeys(("members", "hook_routes"), "service"),
+    "buffer": {**dict.fromkeys(("members", "hook_routes"), "service"), "hook_client": "client"},
     "engine": {
         **dict.fromkeys(
             (
@@ -235,6 +235,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.launch.train",
         "asyncrl.simulation.hardware",
         "asyncrl.services.buffer.service",
+        "asyncrl.services.engine.service",
         "asyncrl.services.env.service",
         "asyncrl.services.outer.service",
         "asyncrl.services.swarm.service",

@@ -26,9 +26,10 @@ ABSENT = (
     "asyncrl.train.success_pool",
     "asyncrl.train.swarm_pool",
     "asyncrl.train.turns",
-    "asyncrl.weights.fetches",
-    "asyncrl.weights.http_carrier",
-    "asyncrl.weights.nixl_carrier",
+    "asyncrl.weights.transports.collective",
+    "asyncrl.weights.transports.delta",
+    "asyncrl.weights.transports.http",
+    "asyncrl.weights.transports.nixl",
 )
 """Modules of features that a plain recipe has not."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.buffer.staleness import capacity
+from asyncrl.buffer.staleness import NEVER, EarlyEnd, capacity
+from asyncrl.buffer.token_budget import TokenBudget
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
@@ -83,6 +84,11 @@ class LedgerSettings:
     def no_signal(self) -> frozenset[str]:
         """What the episodes of a group that is dropped for want of a signal agree in; empty where none is dropped."""
         return self.compared if self.drop_no_signal else frozenset()
+
+    @property
+    def early_end(self) -> EarlyEnd:
+        """When a step is complete with fewer groups than `groups_per_step`."""
+        return TokenBudget(self.token_budget) if self.token_budget else NEVER
 
     @property
     def max_over_provision(self) -> int:

@@ -15,8 +15,8 @@ because steps k+1 .. j train (j - k) * P groups. Choosing ready groups by earlie
 side as small as it can be for every j at once, so if that choice fails, every choice does, and the step must
 wait.
 
-With a token budget (C3PO++, arXiv 2510.18855) a step is complete as soon as its groups have that many sampled tokens,
-though they are fewer than P; it takes P all the same where fewer would leave a deadline infeasible.
+A step may be complete with fewer than P groups (`EarlyEnd`); it takes P all the same where fewer would leave a deadline
+infeasible.
 """
 
 from __future__ import annotations
@@ -46,6 +46,21 @@ class Choice:
     groups: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
     """Unfinished groups of which at least one must finish first; empty when `groups` is decided."""
+
+
+class EarlyEnd:
+    """When a step is complete though it has fewer groups than `groups_per_step`: here never."""
+
+    def reached(self, groups: Sequence[Admitted]) -> int:
+        """Return with how many of the first groups the step is complete, 0 where not even with all of them."""
+        return 0
+
+    def may_be_reached(self, tokens: int) -> bool:
+        """Return whether it is complete with all groups that are ready, which have so many tokens."""
+        return False
+
+
+NEVER = EarlyEnd()
 
 
 def capacity(max_staleness: int, groups_per_step: int, over_provision: int | None = None) -> int:
@@ -80,17 +95,21 @@ def first_infeasible(deadlines: Sequence[int], version: int, groups_per_step: in
 
 
 def choose(
-    groups: Sequence[Admitted], version: int, groups_per_step: int, last: bool = False, token_budget: int = 0
+    groups: Sequence[Admitted],
+    version: int,
+    groups_per_step: int,
+    last: bool = False,
+    early: EarlyEnd = NEVER,
 ) -> Choice:
     """Choose the step that starts at `version`.
 
-    `last` says that no further group will be admitted, so a short batch may be the plan's last one. A `token_budget`
-    of 0 is none. Ties in deadline go to the older lease.
+    `last` says that no further group will be admitted, so a short batch may be the plan's last one. Ties in deadline go
+    to the older lease.
     """
     by_deadline = sorted(groups, key=lambda g: (g.deadline, g.order))
     ready = [g for g in by_deadline if g.ready]
     unfinished = [g for g in by_deadline if not g.ready]
-    reached = _reaching(ready[:groups_per_step], token_budget)
+    reached = early.reached(ready[:groups_per_step])
     if not reached and len(ready) < groups_per_step and (unfinished or not last):
         return Choice(awaited=tuple(g.id for g in unfinished))
     due = None
@@ -111,16 +130,16 @@ def can_choose(
     version: int,
     groups_per_step: int,
     last: bool = False,
-    token_budget: int = 0,
+    early: EarlyEnd = NEVER,
 ) -> bool:
     """Return whether `choose` would decide, or has nothing left to decide on, from counts alone.
 
     ready, unfinished: groups by deadline. tokens: of all that are ready. The others as in `choose`. Groups of one
-    deadline are alike to `first_infeasible`, so their numbers suffice; with a token budget the largest step that it may
-    choose is the most feasible one.
+    deadline are alike to `first_infeasible`, so their numbers suffice; where a step may end early, the largest one that
+    it may choose is the most feasible.
     """
     num_ready = sum(ready.values())
-    complete = num_ready >= groups_per_step or bool(token_budget and tokens >= token_budget)
+    complete = num_ready >= groups_per_step or early.may_be_reached(tokens)
     if not complete and not (last and not any(unfinished.values())):
         return False
     to_choose, left = min(groups_per_step, num_ready), 0
@@ -131,13 +150,3 @@ def can_choose(
         if left > (due - version) * groups_per_step:
             return False
     return True
-
-
-def _reaching(groups: Sequence[Admitted], token_budget: int) -> int:
-    """Return how many of the first groups have `token_budget` tokens together, 0 when all of them have fewer."""
-    total = 0
-    for count, group in enumerate(groups, 1):
-        total += group.tokens
-        if token_budget and total >= token_budget:
-            return count
-    return 0

@@ -76,7 +76,7 @@ class Steps:
         last = bool(facts["closed"]) and not self._any_pending()
         ready, unfinished = by_deadline(self.store, "ready"), by_deadline(self.store, "leased")
         _, tokens = in_state(self.store, "ready")
-        return can_choose(ready, unfinished, tokens, step, s.groups_per_step, last, s.token_budget)
+        return can_choose(ready, unfinished, tokens, step, s.groups_per_step, last, s.early_end)
 
     def peek(self, step: int, seen: Sequence[str]) -> Peeked:
         facts = self.store.facts()
@@ -98,7 +98,7 @@ class Steps:
         """Return what is admitted, what of it `step` would train, and whether there is nothing left to train."""
         last = closed and not self._any_pending()
         admitted = self._admitted()
-        choice = choose(admitted, step, self.settings.groups_per_step, last, self.settings.token_budget)
+        choice = choose(admitted, step, self.settings.groups_per_step, last, self.settings.early_end)
         return admitted, choice, last and not admitted
 
     def _taken(self, step: int) -> list[str]:

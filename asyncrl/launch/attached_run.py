@@ -21,10 +21,10 @@ from asyncrl.gpus import found_gpus
 from asyncrl.launch.evaluate import EvalResult
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, pin_policy
 from asyncrl.launch.placement import placed, plan
+from asyncrl.launch.plans import Plan
 from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles import Roles
 from asyncrl.launch.supervised import start_model
-from asyncrl.launch.tasks import PoolPlan, TaskPlan
 from asyncrl.launch.train import TrainRun, print_status
 from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.services.engine.client import EngineClient
@@ -147,7 +147,7 @@ class AttachedRun(TrainRun):
     def make_periodic_evaluation(self) -> DeferredEvaluation:
         return DeferredEvaluation(self.config, self.folder.path, self.roles.process_group)
 
-    async def _phases(self, tasks: TaskPlan | PoolPlan) -> dict[str, Any]:
+    async def _phases(self, tasks: Plan) -> dict[str, Any]:
         stats = await super()._phases(tasks)
         for version, model in self.periodic_evaluation.kept:
             start = time.monotonic()

@@ -35,7 +35,8 @@ from asyncrl.launch.base_model import base_model_is_cached
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines, check_one_machine
-from asyncrl.launch.tasks import has_rows, pool_of, tasks_of
+from asyncrl.launch.task_pool import pool_of
+from asyncrl.launch.tasks import has_rows, tasks_of
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
@@ -46,7 +47,7 @@ from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
-from asyncrl.weights.nixl_agent import check_nixl
+from asyncrl.weights.transports.nixl.agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0

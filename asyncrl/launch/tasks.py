@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.config import Config
-from asyncrl.config_sections import MAX_POOL
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.importers.records import reader_of
+from asyncrl.launch.shares import own_share
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import Data, open_data
 from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
@@ -55,25 +54,8 @@ class TaskPlan:
             chunk = max(chunk, min(2 * chunk, TASKS_PER_CALL))
 
 
-class PoolPlan:
-    """Gives the buffer's curriculum the tasks it chooses among. A repeat after a crash changes nothing."""
-
-    def __init__(self, tasks: Sequence[Task], total: int) -> None:
-        self.tasks = tasks
-        self._total = total
-        self._given = False
-
-    async def feed(self, client: BufferClient) -> None:
-        """Give the tasks, once."""
-        if not self._given:
-            await client.add_pool(self.tasks, self._total)
-            self._given = True
-
-
-def plan_tasks(config: Config) -> TaskPlan | PoolPlan:
-    """Return the run's tasks, from rows, the task file or the environment. Raises `ConfigError`, `InputError`."""
-    if config.curriculum.name != FILE_ORDER:
-        return PoolPlan(pool_of(config), config.env.num_tasks)
+def planned_in_order(config: Config) -> TaskPlan:
+    """Return the tasks of a run one after the other. Raises `ConfigError`, `InputError`."""
     tasks = tasks_of(config, "train")
     return TaskPlan(
         own_share(tasks if config.env.task_file else _numbered(tasks), config),
@@ -106,31 +88,6 @@ def has_rows(config: Config) -> bool:
 def rows_of(config: Config) -> Data:
     """Return the rows of `[data]`. Raises as `open_data` does."""
     return open_data(config.data, config.model.path, reader_of, gold_check)
-
-
-def own_share(tasks: Iterable[Task], config: Config) -> Iterator[Task]:
-    """Yield the tasks that this run plays where several train one policy: no two play the same."""
-    return islice(tasks, config.outer.member, None, config.outer.members)
-
-
-def pool_of(config: Config) -> list[Task]:
-    """Return the tasks that the run's curriculum chooses among. Raises `ConfigError`, `InputError`."""
-    listed: Iterable[Task]
-    if has_rows(config):
-        rows = rows_of(config)
-        _check_pool("data.train", rows.size("train"), "lower data.limit")
-        listed = rows.epoch(0, config.env.name)
-    elif config.env.task_file:
-        listed = list(tasks_of(config, "train"))
-        _check_pool("env.task_file", len(listed), "shorten the file")
-    else:
-        listed = islice(tasks_of(config, "train"), config.curriculum.pool)
-    return list(own_share(listed, config))
-
-
-def _check_pool(key: str, size: int, advice: str) -> None:
-    if size > MAX_POOL:
-        raise ConfigError(f"{key}: a curriculum chooses among at most {MAX_POOL} tasks, got {size}; {advice}")
 
 
 def _numbered(tasks: Iterable[Task]) -> Iterator[Task]:

@@ -36,6 +36,7 @@ from asyncrl.launch.full_trainer import FullTrainer
 from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.phases import TrainingPhases
 from asyncrl.launch.placement import Placement, placed, plan
+from asyncrl.launch.plans import Plan, plan_tasks
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.quarantine import QuarantineReport
@@ -46,7 +47,7 @@ from asyncrl.launch.sinks import SinkProcesses
 from asyncrl.launch.spread import ClusterOptions, check_one_machine, on_nodes
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.supervised import start_model
-from asyncrl.launch.tasks import PoolPlan, TaskPlan, has_rows, plan_tasks, rows_of
+from asyncrl.launch.tasks import has_rows, rows_of
 from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
@@ -175,7 +176,7 @@ class TrainRun:
         self.placement = cluster.placement
         print_status(f"placement: {self.placement}")
 
-    def _run(self, tasks: TaskPlan | PoolPlan, model: str) -> dict[str, Any]:
+    def _run(self, tasks: Plan, model: str) -> dict[str, Any]:
         self.roles = self.make_roles(model)
         self._add_policies()
         self.sinks = SinkProcesses(self.folder.path, self.config)
@@ -280,7 +281,7 @@ class TrainRun:
             check_same_tokenizer(self.roles.model, model, name)
             self.roles.add_policy(name, config, policy_folder(self.folder.path, name, config), model)
 
-    async def _phases(self, tasks: TaskPlan | PoolPlan) -> dict[str, Any]:
+    async def _phases(self, tasks: Plan) -> dict[str, Any]:
         """Evaluate, train, evaluate; return the buffer's last counts."""
         self.eval_before = await self._evaluated_before()
         for roles in (self.roles, *self.roles.policies.values()):
@@ -336,7 +337,7 @@ class TrainRun:
                 goes_on(0)
                 await asyncio.sleep(TICK_S)
 
-    async def _train(self, client: BufferClient, tasks: TaskPlan | PoolPlan) -> None:
+    async def _train(self, client: BufferClient, tasks: Plan) -> None:
         """Feed tasks and show progress until the trainer ends."""
         self.totals.training_started(len(self.roles.engines))
         observer = RunObserver(self.folder.path)
@@ -345,9 +346,7 @@ class TrainRun:
         await self._save_totals()
         self.totals.training_ended()
 
-    async def _feed(
-        self, client: BufferClient, tasks: TaskPlan | PoolPlan, observer: RunObserver, show: ShowStep
-    ) -> None:
+    async def _feed(self, client: BufferClient, tasks: Plan, observer: RunObserver, show: ShowStep) -> None:
         """Feed tasks and report on each step until the trainer ends."""
         observer.steps.new()  # what earlier launches of the run have trained
         done, described, checked = False, float("-inf"), float("-inf")

@@ -7,7 +7,9 @@ parameter at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +26,38 @@ def checkpoint_form(model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> 
         yield from _split(model, name, tensor).items()
     for name, buffer in persistent_buffers(model):
         yield from _split(model, name, buffer).items()
+
+
+class VersionForm:
+    """What a version consists of: here the whole model."""
+
+    def parameters(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters by the names under which they are published."""
+        return model.named_parameters()
+
+    def checkpoint(
+        self, model: nn.Module, tensors: Iterator[tuple[str, Tensor]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield their tensors as the version's checkpoint has them."""
+        return checkpoint_form(model, tensors)
+
+    def whole_model(
+        self, model: nn.Module, gathered: Callable[[list[nn.Parameter]], AbstractContextManager[Any]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield `(name, tensor)` of the whole model where a version is less than that; else nothing.
+
+        gathered: makes parameters whole while it is open, as ZeRO-3 needs.
+        """
+        return iter(())
+
+
+WHOLE = VersionForm()
+
+
+def form_of(model: nn.Module) -> VersionForm:
+    """Return what the versions of a model consist of: whoever adds something to it sets its `version_form`."""
+    found: VersionForm = getattr(model, "version_form", WHOLE)
+    return found
 
 
 def from_checkpoint(model: nn.Module, name: str, like: Tensor, found: Mapping[str, Tensor]) -> Tensor:

@@ -1,20 +1,19 @@
 """The DeepSpeed engine: one model and its optimizer, on 1 to N ranks and any ZeRO stage.
 
-Only this module, `asyncrl.train.pieces` and `asyncrl.train.optimizers`, which say what the optimizer is and keeps,
-`asyncrl.train.offload`, which moves it, and `asyncrl.train.sequence_parallel`, which exchanges tokens between ranks,
-import DeepSpeed.
+Other ways to train a model than by whole copies or ZeRO's shares on its device are parts of a table
+(`asyncrl.train.engine_parts`), as are the optimizers (`asyncrl.train.optimizers`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -28,17 +27,14 @@ from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deep
 
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
-from asyncrl.train import sequence_parallel
-from asyncrl.train.checkpoint_form import checkpoint_form
-from asyncrl.train.lora import has_adapter, merged, published
-from asyncrl.train.offload_files import OffloadFiles
-from asyncrl.train.optimizers import Muon, make_optimizer
-from asyncrl.train.pieces import Piece, buckets, find_pieces, whole_numel, whole_shape
+from asyncrl.train.checkpoint_form import VersionForm, form_of
+from asyncrl.train.engine_parts import layout_of, parts_of
+from asyncrl.train.optimizers import attach, make_optimizer
+from asyncrl.train.pieces import Piece, buckets, find_pieces, whole_numel
 from asyncrl.train.policy import probe
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
 from asyncrl.train.router_replay import RouterReplay
-from asyncrl.train.tensor_parallel import Shard, check_divisible, deepspeed_section, shards
 from asyncrl.train.token_scores import TeacherStates
 from asyncrl.train.vision import Placed
 
@@ -100,14 +96,13 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
     Gradients are accumulated and reduced in float32 whatever the weights: a sum of 64 micro-batches in bfloat16 is off
     by 0.8 %.
     """
-    return {
+    settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": MAX_GRAD_NORM,
         "zero_optimization": {
             "stage": zero_stage(train, dtype),
             "reduce_bucket_size": bucket_size(num_trained),
-            **_offload(train),
         },
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": dtype == "bfloat16"},
@@ -115,23 +110,18 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
         "communication_data_type": "fp32",
         # Which optimizer suits host memory is `make_optimizer`'s choice.
         "zero_force_ds_cpu_optimizer": False,
-        **deepspeed_section(train.tensor_parallel),
     }
+    for part in parts_of(train):
+        for section, values in part.settings().items():
+            settings[section] = settings.get(section, {}) | values
+    return settings
 
 
 def bucket_size(num_trained: int) -> int:
     """Return how many elements of gradients are reduced at once."""
     smallest, largest = BUCKET_SIZES
-    # DeepSpeed allocates the whole bucket, even for an adapter.
+    # DeepSpeed allocates the whole bucket, even where few parameters are trained.
     return max(1, min(num_trained, largest, max(smallest, num_trained // BUCKETS)))
-
-
-def _offload(train: TrainConfig) -> dict[str, Any]:
-    """Return the part of ZeRO's settings that keeps states, and with them the weights, in host memory."""
-    # What moves on into files is not pinned: the kernel must be free to write it out.
-    place = {"device": "cpu", "pin_memory": torch.cuda.is_available() and not train.offload_folder}
-    kinds = {"none": (), "optimizer": ("optimizer",), "parameters": ("optimizer", "param")}[train.offload]
-    return {f"offload_{kind}": dict(place) for kind in kinds}
 
 
 @contextmanager
@@ -182,16 +172,10 @@ class TrainEngine:
         self.stage = zero_stage(train, dtype)
         self.dtype = dtype
         self.rank, self.num_ranks = self._join()
-        sequence_parallel.use(train.sequence_parallel)
-        if train.sequence_parallel > 1:
-            trunk: Any = policy.model
-            sequence_parallel.check_heads(trunk.config.get_text_config(), train.sequence_parallel)
-        if train.tensor_parallel > 1:
-            trunk = policy.model
-            check_divisible(trunk, trunk.config.get_text_config(), train.tensor_parallel)
-        self.tensor_ranks = train.tensor_parallel
-        """How many consecutive ranks have a part of each layer."""
-        self.ranks_of_share = train.sequence_parallel * train.tensor_parallel
+        self.parts = parts_of(train)
+        for part in self.parts:
+            part.joined(policy)
+        self.ranks_of_share = math.prod(part.ranks for part in self.parts)
         """How many consecutive ranks compute the same rows together."""
         self.engine = self._initialize(policy, train)
         self.device = self.engine.device
@@ -208,25 +192,20 @@ class TrainEngine:
 
     def _initialize(self, policy: nn.Module, train: TrainConfig) -> Any:
         trained = [p for p in policy.parameters() if p.requires_grad]
-        on_host = train.offload != "none" and torch.cuda.is_available()
-        self.optimizer = make_optimizer(train, policy.named_parameters(), on_host)
+        self.optimizer = make_optimizer(train, policy.named_parameters())
         engine, *_ = deepspeed.initialize(
             model=policy,
             model_parameters=trained,
             optimizer=self.optimizer,
             config=deepspeed_config(train, self.dtype, sum(map(whole_numel, trained))),
         )
-        if self.tensor_ranks > 1:
-            # It would compare the ranks' first inputs by pickled objects.
-            engine.first_dataloader_check.remove()
+        for part in self.parts:
+            part.initialized(engine)
+        self.layout = layout_of(self.parts, engine.module)
         probe(policy)
-        if isinstance(self.optimizer, Muon):
-            self.optimizer.pieces = lambda: self.pieces
-            self.optimizer.divided, self.optimizer.device = self.divided, engine.device
-        if train.offload_folder:
-            files = OffloadFiles(Path(train.offload_folder))
-            files.take(engine)
-            self.optimizer.register_step_post_hook(lambda optimizer, *_: files.take_moments(optimizer))
+        attach(self.optimizer, lambda: self.pieces, self.divided, engine.device)
+        for part in self.parts:
+            part.made(engine, self.optimizer)
         return engine
 
     @property
@@ -235,27 +214,15 @@ class TrainEngine:
         return self.stage > 0 and self.num_ranks > 1
 
     @cached_property
-    def shards(self) -> dict[int, Shard]:
-        """The part that this rank has of each parameter of which the ranks have parts, by the parameter's id."""
-        if self.tensor_ranks == 1:
-            return {}
-        return {id(parameter): shard for parameter, shard in shards(self.engine.module)}
-
-    def whole(self, parameter: nn.Parameter, of: Tensor) -> Tensor:
-        """Return all of a tensor `of` which each rank has the part that it has of a parameter. A collective."""
-        shard = self.shards.get(id(parameter))
-        return of if shard is None else shard.whole(of)
-
-    @cached_property
     def pieces(self) -> list[Piece]:
         """What this rank's optimizer keeps of each trained parameter; a part of one is a parameter to it."""
         found = find_pieces(self.engine.module, self.engine.optimizer, self.stage, self.rank)
-        return [replace(piece, shard=self.shards.get(id(piece.parameter))) for piece in found]
+        return [replace(piece, shard=self.layout.part(piece.parameter)) for piece in found]
 
     @property
     def ranks_of_pieces(self) -> Any:
         """The ranks whose pieces make up what this rank has a piece of: None for all."""
-        return self.engine.optimizer.dp_process_group if self.tensor_ranks > 1 else None
+        return self.layout.ranks_of_pieces(self.engine.optimizer)
 
     def _note_gradient(self, grad: Tensor) -> None:
         # One NaN or infinity anywhere makes the sum one too, as does a norm beyond what float32 can square.
@@ -288,7 +255,7 @@ class TrainEngine:
         """
         self.progress.mark()
         self.engine.set_gradient_accumulation_boundary(last)
-        self.engine.backward(loss * (self.num_ranks // self.tensor_ranks))
+        self.engine.backward(loss * (self.num_ranks // self.layout.ranks))
 
     def finite(self) -> bool:
         """True when every gradient since the last step is finite, on all ranks. A collective."""
@@ -473,22 +440,22 @@ class TrainEngine:
         return getattr(self.engine.module, "replay", None)
 
     @property
-    def has_adapter(self) -> bool:
-        """True when only an adapter is trained (`asyncrl.train.lora`)."""
-        return has_adapter(self.engine.module.model)
+    def form(self) -> VersionForm:
+        """What a version consists of."""
+        return form_of(self.engine.module.model)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield `(name, tensor)` of what a version consists of. Call on every rank.
 
-        That is the whole model by its parameters' names, or its adapter by peft's. Under ZeRO-3 parameters are gathered
-        in buckets, so no rank holds more than a bucket, or one larger tensor, beside its share.
+        Under ZeRO-3 parameters are gathered in buckets, so no rank holds more than a bucket, or one larger tensor,
+        beside its share.
         """
         if self.stage != 3:
-            for name, parameter in published(self.engine.module.model):
+            for name, parameter in self._published():
                 self.progress.mark()
-                yield name, self.whole(parameter, parameter.detach())
+                yield name, self.layout.whole(parameter, parameter.detach())
             return
-        for bucket in gather_buckets(published(self.engine.module.model)):
+        for bucket in gather_buckets(self._published()):
             self.progress.mark()
             with self._gathered([parameter for _, parameter in bucket]):
                 whole = [(name, parameter.detach().clone()) for name, parameter in bucket]
@@ -496,27 +463,26 @@ class TrainEngine:
 
     def checkpoint(self) -> Iterator[tuple[str, Tensor]]:
         """Yield `(name, tensor)` of what a version consists of as its checkpoint has it. Call on every rank."""
-        if self.has_adapter:
-            return self.weights()
-        return checkpoint_form(self.engine.module.model, self.weights())
+        return self.form.checkpoint(self.engine.module.model, self.weights())
 
     def master_weights(self) -> Iterator[Tensor]:
         """Yield what `weights` does in float32, as the optimizer keeps it: bfloat16 loses small steps. A collective."""
         if self.dtype == "float32":
             yield from (tensor for _, tensor in self.weights())
             return
-        for _, parameter in published(self.engine.module.model):
-            yield self.whole(parameter, safe_get_full_fp32_param(parameter))
+        for _, parameter in self._published():
+            yield self.layout.whole(parameter, safe_get_full_fp32_param(parameter))
 
-    def merged(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the whole model with its adapter added to the weights. Call on every rank."""
-        return merged(self.engine.module.model, self._gathered)
+    def whole_model(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the whole model where a version consists of a part of it, nothing elsewhere. Call on every rank."""
+        return self.form.whole_model(self.engine.module.model, self._gathered)
+
+    def _published(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.form.parameters(self.engine.module.model)
 
     def whole_shape(self, parameter: nn.Parameter) -> Tensor:
         """Return a tensor without content in the shape that a parameter has when it is whole."""
-        shard = self.shards.get(id(parameter))
-        shape = whole_shape(parameter) if shard is None else shard.whole_shape(parameter)
-        return torch.empty(shape, device="meta")
+        return torch.empty(self.layout.whole_shape(parameter), device="meta")
 
     @contextmanager
     def other_weights(self, weights: Mapping[str, Tensor]) -> Iterator[None]:
@@ -535,7 +501,7 @@ class TrainEngine:
     def _exchange(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Put `weights` into the model; return, on the first rank, what it had."""
         kept: dict[str, Tensor] = {}
-        for bucket in gather_buckets(published(self.engine.module.model)):
+        for bucket in gather_buckets(self._published()):
             self.progress.mark()
             parameters = [parameter for _, parameter in bucket]
             with deepspeed.zero.GatheredParameters(parameters, modifier_rank=0):

@@ -34,7 +34,7 @@ def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) 
     """Return those of `versions` whose weights every rank that reads them finds and has room for. A collective."""
     wanted = sorted(versions)
     # A rank with a part of each layer has no use for whole ones.
-    if folder is None or not wanted or engine.tensor_ranks > 1:
+    if folder is None or not wanted or engine.layout.ranks > 1:
         return []
     found = torch.tensor([int(_fits(engine, weights_path(folder, v))) for v in wanted], device=engine.device)
     engine.all_reduce(found, "min")

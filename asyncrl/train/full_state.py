@@ -96,7 +96,7 @@ def _whole(engine: TrainEngine, piece: Piece, elements: Tensor) -> Tensor:
     whole.narrow(0, piece.start, piece.numel).copy_(elements)
     if engine.divided:
         dist.all_reduce(whole, group=engine.ranks_of_pieces)
-    return engine.whole(piece.parameter, whole.view(piece.shape))
+    return engine.layout.whole(piece.parameter, whole.view(piece.shape))
 
 
 def gather_weights(engine: TrainEngine, names: Collection[str]) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
+from asyncrl.train.checkpoint_form import VersionForm, form_of
 from asyncrl.weights.adapter import PREFIX, TENSORS, adapter_config
 
 NAME = "default"
@@ -44,10 +45,7 @@ def add_adapter(model: nn.Module, lora: LoraConfig, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(peft.LoraConfig(**settings), model, NAME)
-
-
-def has_adapter(model: nn.Module) -> bool:
-    return bool(_adapted_layers(model))
+    setattr(model, "version_form", AdapterForm())  # noqa: B010 - mypy takes a module's attributes for tensors
 
 
 def _adapted_layers(model: nn.Module) -> dict[str, Any]:
@@ -57,12 +55,29 @@ def _adapted_layers(model: nn.Module) -> dict[str, Any]:
 
 def published(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield what a version consists of: the adapter alone, by its names in peft's files, or else the whole model."""
-    adapted = has_adapter(model)
-    for name, parameter in model.named_parameters():
-        if not adapted:
-            yield name, parameter
-        elif INSIDE in name:
-            yield PREFIX + name.replace(INSIDE, "."), parameter
+    return form_of(model).parameters(model)
+
+
+class AdapterForm(VersionForm):
+    """A version is the adapter."""
+
+    def parameters(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+        """See `VersionForm`. The names are those in peft's files."""
+        for name, parameter in model.named_parameters():
+            if INSIDE in name:
+                yield PREFIX + name.replace(INSIDE, "."), parameter
+
+    def checkpoint(
+        self, model: nn.Module, tensors: Iterator[tuple[str, Tensor]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """See `VersionForm`."""
+        return tensors
+
+    def whole_model(
+        self, model: nn.Module, gathered: Callable[[list[nn.Parameter]], AbstractContextManager[Any]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """See `VersionForm`. The adapter is added to the weights."""
+        return merged(model, gathered)
 
 
 def merged(

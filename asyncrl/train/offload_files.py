@@ -1,4 +1,5 @@
-"""Host memory of `train.offload` that is that of files, on a local disk: the kernel keeps of it what there is room for.
+"""`train.offload`: states, and with them the weights, in host memory, or in that of files on a local disk, of which the
+kernel keeps what there is room for.
 
 DeepSpeed's own NVMe offload is not used: with 0.19.8 a model large enough to be swapped trained to other losses than
 without. A mapped file is memory like any other to DeepSpeed and its optimizers, so that nothing is computed otherwise.
@@ -18,6 +19,29 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asyncrl.errors import ConfigError, StorageError
+from asyncrl.train.engine_parts import EnginePart
+
+
+class Offloaded(EnginePart):
+    """Has ZeRO keep states in host memory."""
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """See `EnginePart`."""
+        # What moves on into files is not pinned: the kernel must be free to write it out.
+        pinned = torch.cuda.is_available() and not self.train.offload_folder
+        kinds = {"optimizer": ("optimizer",), "parameters": ("optimizer", "param")}[self.train.offload]
+        return {
+            "zero_optimization": {
+                f"offload_{kind}": {"device": "cpu", "pin_memory": pinned} for kind in kinds
+            }
+        }
+
+    def made(self, engine: Any, optimizer: Optimizer) -> None:
+        """See `EnginePart`."""
+        if self.train.offload_folder:
+            files = OffloadFiles(Path(self.train.offload_folder))
+            files.take(engine)
+            optimizer.register_step_post_hook(lambda stepped, *_: files.take_moments(stepped))
 
 
 class OffloadFiles:

@@ -42,34 +42,57 @@ BLOCK = 256
 BLOCKS_AT_ONCE = 2**16
 
 
-def make_optimizer(
-    train: TrainConfig, parameters: Iterable[tuple[str, nn.Parameter]], on_cuda_host: bool = False
-) -> Optimizer:
-    """Return the optimizer of the trained ones among `parameters`.
+Named = list[tuple[str, nn.Parameter]]
 
-    on_cuda_host: its states are in the memory of a machine with GPUs, where DeepSpeed's Adam for CPUs is compiled.
-    """
+
+def make_optimizer(train: TrainConfig, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
+    """Return the optimizer of the trained ones among `parameters`."""
     trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
-    every = [parameter for _, parameter in trained]
     settings: dict[str, Any] = {
         "lr": train.learning_rate,
         "betas": train.betas,
         "eps": EPS,
         "weight_decay": 0.0,
     }
-    match train.optimizer:
-        case "muon":
-            return Muon(trained, fused=fused(), **settings)
-        case "adamw_8bit":
-            from bitsandbytes.optim import AdamW8bit
+    return BUILDERS[train.optimizer](trained, train, settings)
 
-            return AdamW8bit(every, **settings)
-        case _ if on_cuda_host:
-            from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-            return DeepSpeedCPUAdam(every, adamw_mode=True, **settings)
-        case _:
-            return AdamW(every, fused=fused(), **settings)
+def _muon(trained: Named, train: TrainConfig, settings: dict[str, Any]) -> Optimizer:
+    return Muon(trained, fused=fused(), **settings)
+
+
+def _adamw_8bit(trained: Named, train: TrainConfig, settings: dict[str, Any]) -> Optimizer:
+    from bitsandbytes.optim import AdamW8bit
+
+    return AdamW8bit([parameter for _, parameter in trained], **settings)
+
+
+def _adamw(trained: Named, train: TrainConfig, settings: dict[str, Any]) -> Optimizer:
+    every = [parameter for _, parameter in trained]
+    if train.offload != "none" and torch.cuda.is_available():
+        # Its states are in the memory of a machine with GPUs, where DeepSpeed's Adam for CPUs is compiled.
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(every, adamw_mode=True, **settings)
+    return AdamW(every, fused=fused(), **settings)
+
+
+BUILDERS: dict[str, Callable[[Named, TrainConfig, dict[str, Any]], Optimizer]] = {
+    "adamw": _adamw,
+    "muon": _muon,
+    "adamw_8bit": _adamw_8bit,
+}
+"""By `train.optimizer`."""
+
+
+def attach(optimizer: Optimizer, pieces: Callable[[], Sequence[Piece]], divided: bool, device: Any) -> None:
+    """Tell an optimizer, where it asks, about the engine that steps it.
+
+    pieces: returns what its flat tensors consist of. divided: whether they hold shares of this rank. device: where the
+    model computes.
+    """
+    if isinstance(optimizer, Muon):
+        optimizer.pieces, optimizer.divided, optimizer.device = pieces, divided, device
 
 
 def fused() -> bool:

@@ -9,14 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from torch import Tensor, nn
 
-from asyncrl.train.tensor_parallel import Shard
-
 T = TypeVar("T")
+
+
+class Part(Protocol):
+    """The part of a parameter that a rank has, where each has one of a layer."""
+
+    def name(self, parameter: str) -> str:
+        """Return the name of this part of a parameter."""
+        ...
+
+    def names(self, parameter: str) -> list[str]:
+        """Return the names of all parts."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,7 @@ class Piece:
     """Where that is in `flat`."""
     numel: int = 0
     """How many elements; 0 on a rank that keeps nothing of it."""
-    shard: Shard | None = None
+    shard: Part | None = None
     """Which part of the parameter the piece is of, where the ranks have parts of layers."""
 
     @property

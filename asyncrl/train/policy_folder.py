@@ -60,7 +60,7 @@ def gather_policy(engine: TrainEngine, copy: bool = False) -> PolicyShare:
     the merged weights and the adapter's, which are all rank 0's.
     """
     share = PolicyShare(bytes=[0] * engine.num_ranks)
-    for name, tensor in chain(engine.merged() if engine.has_adapter else (), engine.checkpoint()):
+    for name, tensor in chain(engine.whole_model(), engine.checkpoint()):
         owner = 0 if name.startswith(PREFIX) else share.bytes.index(min(share.bytes))
         share.bytes[owner] += tensor.numel() * tensor.element_size()
         share.owners[name] = owner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -16,8 +16,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_record import publish_metrics
-from asyncrl.weights.publish import PublishReport
-from asyncrl.weights.sampled import Sequence as SampledSequence
+from asyncrl.weights.publish import FilePublisher, PublishReport
 
 T = TypeVar("T")
 
@@ -51,8 +50,8 @@ class Publisher(Protocol):
         """Copy the weights; return what brings the copy to the engines, for a thread beside the training."""
         ...
 
-    def interrupt(self, version: int, limit_s: float) -> list[SampledSequence]:
-        """See `FilePublisher.interrupt`. No collective: only the first rank calls it."""
+    def ask(self, question: Callable[[FilePublisher], Coroutine[Any, Any, T]]) -> T:
+        """Return what is asked of the engines by their publisher. No collective: only the first rank calls it."""
         ...
 
 

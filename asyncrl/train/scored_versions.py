@@ -26,6 +26,7 @@ from asyncrl.train.ragged import Ragged
 from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
 from asyncrl.train.step_batch import StepBatch, row_to_score
 from asyncrl.types import IMAGES, Trajectory
+from asyncrl.weights.interruption import interrupt
 from asyncrl.weights.sampled import Sequence
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ class Interrupting(TrainerCallback):
         self.limit_s = limit_s
 
     def attach(self, publication: Publication) -> None:
-        def interrupt(version: int) -> list[Sequence]:
+        def interrupted(version: int) -> list[Sequence]:
             """Pause the engines, once they have the version, and return what it has sampled. On rank 0."""
             publication.wait()
-            return publication.publisher.interrupt(version, self.limit_s)
+            return publication.publisher.ask(lambda engines: interrupt(engines, version, self.limit_s))
 
-        self.scored.interrupt = interrupt
+        self.scored.interrupt = interrupted
 
     def refuses(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Refusal | None:
         missing = engine.on_first(lambda: self.scored.missing(batch))

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from deepspeed.sequence.layer import _dim_zero_all_to_all, register_all_to_all_group
-from torch import Tensor
+from torch import Tensor, nn
 
 from asyncrl.errors import ConfigError
+from asyncrl.train.engine_parts import EnginePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,22 @@ def use(size: int) -> None:
         register_all_to_all_group(mine)
         _made[size] = SequenceGroup(mine, size, dist.get_rank() % size)
     _current = _made[size] if size > 1 else None
+
+
+class SequenceParallel(EnginePart):
+    """Makes the groups of ranks, or ends their use."""
+
+    @property
+    def ranks(self) -> int:  # type: ignore[override]
+        """See `EnginePart`."""
+        return self.train.sequence_parallel
+
+    def joined(self, policy: nn.Module) -> None:
+        """See `EnginePart`."""
+        use(self.ranks)
+        if self.ranks > 1:
+            trunk: Any = policy.model
+            check_heads(trunk.config.get_text_config(), self.ranks)
 
 
 def check_heads(config: Any, size: int) -> None:

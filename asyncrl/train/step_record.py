@@ -14,6 +14,7 @@ import numpy as np
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.voids import void_metrics
+from asyncrl.weights.chunks import SHORT_KINDS
 from asyncrl.weights.publish import PublishReport
 
 
@@ -111,7 +112,7 @@ def publish_metrics(published: PublishReport) -> dict[str, float]:
     return {
         "time/pause_s": max(published.pause_s, default=0.0),
         "weights/bytes": published.num_bytes,
-        "weights/delta_bytes": published.delta_bytes,
+        **{f"weights/{kind}_bytes": published.short_bytes.get(kind, 0) for kind in SHORT_KINDS},
         "weights/publish_s": published.total_s,
     }
 

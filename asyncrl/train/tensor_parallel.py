@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from asyncrl.errors import ConfigError
+from asyncrl.train.engine_parts import EnginePart, Layout
 
 COLUMN_PARALLEL = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 """Linear layers divided by their outputs, weight and bias along the first dimension."""
@@ -52,6 +53,59 @@ class Shard:
         parts = [torch.empty_like(part) for _ in range(self.count)]
         dist.all_gather(parts, part.contiguous(), group=self.group)
         return torch.cat(parts, self.dim)
+
+
+class PartsOfLayers(Layout):
+    """Each rank has a part of each linear layer."""
+
+    def __init__(self, module: nn.Module, ranks: int) -> None:
+        self.ranks = ranks
+        self._shards = {id(parameter): shard for parameter, shard in shards(module)}
+
+    def part(self, parameter: nn.Parameter) -> Shard | None:
+        """See `Layout`."""
+        return self._shards.get(id(parameter))
+
+    def whole(self, parameter: nn.Parameter, of: Tensor) -> Tensor:
+        """See `Layout`."""
+        shard = self.part(parameter)
+        return of if shard is None else shard.whole(of)
+
+    def whole_shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """See `Layout`."""
+        shard = self.part(parameter)
+        return super().whole_shape(parameter) if shard is None else shard.whole_shape(parameter)
+
+    def ranks_of_pieces(self, optimizer: Any) -> Any:
+        """See `Layout`."""
+        return optimizer.dp_process_group
+
+
+class TensorParallel(EnginePart):
+    """Has DeepSpeed divide the layers over consecutive ranks."""
+
+    @property
+    def ranks(self) -> int:  # type: ignore[override]
+        """See `EnginePart`."""
+        return self.train.tensor_parallel
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """See `EnginePart`."""
+        return deepspeed_section(self.ranks)
+
+    def joined(self, policy: nn.Module) -> None:
+        """See `EnginePart`."""
+        trunk: Any = policy.model
+        check_divisible(trunk, trunk.config.get_text_config(), self.ranks)
+
+    def initialized(self, engine: Any) -> None:
+        """See `EnginePart`."""
+        # It would compare the ranks' first inputs by pickled objects.
+        engine.first_dataloader_check.remove()
+
+    def layout(self, module: nn.Module) -> Layout:
+        """See `EnginePart`."""
+        return PartsOfLayers(module, self.ranks)
 
 
 def deepspeed_section(ranks: int) -> dict[str, Any]:

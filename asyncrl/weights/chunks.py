@@ -13,7 +13,9 @@ import xxhash
 CHUNK_BYTES = 4 * 2**20
 DIGEST_BYTES = 16
 WHOLE, DELTA = "whole", "delta"
-"""What of a version is fetched: its file, or what makes it from the version before."""
+"""What of a version is brought to engines: its file, or what makes it from the version before."""
+SHORT_KINDS = (DELTA,)
+"""The kinds that are shorter than the file, and of no use without other weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from asyncrl.errors import InputError, UnavailableError
-from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.delta import Delta
+from asyncrl.weights.chunks import WHOLE, file_checksum
+
+
+@dataclass(frozen=True, slots=True)
+class ShortForm:
+    """A shorter file, out of which and of other weights an engine makes a weight file."""
+
+    path: str
+    num_bytes: int
+    base_checksum: str
+    """Of these weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +43,22 @@ class WeightFile:
     num_bytes: int
     epoch: int = 0
     """Counts the starts of the trainer: after a crash it may publish a version again. 0 for weights of no run."""
-    delta: Delta | None = None
-    """What turns the version before into this one, if it was written."""
+    forms: Mapping[str, ShortForm] = field(default_factory=dict, hash=False)
+    """Its short forms that were written, by their kinds (`chunks.SHORT_KINDS`)."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        return found | found.pop("forms")
 
-    def has_delta_from(self, base: str) -> bool:
-        """Whether an engine that has loaded weights of the checksum `base` needs its delta alone."""
-        return self.delta is not None and self.delta.base_checksum == base
+    def kind_for(self, base: str) -> str:
+        """Return which kind an engine needs that has loaded weights of the checksum `base`."""
+        fits = [kind for kind, form in self.forms.items() if form.base_checksum == base]
+        return fits[0] if fits else WHOLE
+
+    def source(self, kind: str) -> tuple[str, int]:
+        """Return where a kind lies, and its size in bytes."""
+        form = self if kind == WHOLE else self.forms[kind]
+        return form.path, form.num_bytes
 
 
 def on_cpu(tensors: Iterable[tuple[str, torch.Tensor]], copy: bool = False) -> dict[str, torch.Tensor]:
@@ -120,8 +136,8 @@ def read_weights(path: str | Path, device: str = "cpu") -> Iterator[tuple[str, t
 
 
 def remove_older(directory: str | Path, keep_version: int, but: Collection[int] = ()) -> None:
-    """Delete weight files and deltas of versions below `keep_version` other than those in `but`, and partial files of
-    writers that died."""
+    """Delete the files of versions below `keep_version` other than those in `but`, and partial files of writers that
+    died."""
     for path in Path(directory).glob("weights-*"):
         digits = path.stem.removeprefix("weights-").split(".")[0]
         old = digits.isdigit() and int(digits) < keep_version and int(digits) not in but

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import InputError, UnavailableError
 from asyncrl.weights.chunks import WHOLE, Chunks
-from asyncrl.weights.fetch import Fetch
-from asyncrl.weights.fetches import bytes_route
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.transports.http.fetch import Fetch
+from asyncrl.weights.transports.http.fetches import bytes_route
 from asyncrl.weights.vllm_plugin import MACHINE, MACHINES, WEIGHTS_DIR
 
 STALL_S = 15.0

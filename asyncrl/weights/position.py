@@ -13,22 +13,25 @@ from typing import Any
 
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.jsonfile import write_json
-from asyncrl.weights.delta import Delta
-from asyncrl.weights.files import WeightFile
+from asyncrl.weights.chunks import SHORT_KINDS
+from asyncrl.weights.files import ShortForm, WeightFile
 
 COMMITTED = "committed.json"
 
 
 def weight_file_from_json(body: dict[str, Any]) -> WeightFile:
     """Read a `WeightFile` back. Raises KeyError, TypeError, ValueError."""
-    delta = body.get("delta")
+    forms = {kind: body[kind] for kind in SHORT_KINDS if body.get(kind)}
     return WeightFile(
         version=int(body["version"]),
         path=str(body["path"]),
         checksum=str(body["checksum"]),
         num_bytes=int(body["num_bytes"]),
         epoch=int(body.get("epoch", 0)),
-        delta=delta and Delta(str(delta["path"]), int(delta["num_bytes"]), str(delta["base_checksum"])),
+        forms={
+            kind: ShortForm(str(form["path"]), int(form["num_bytes"]), str(form["base_checksum"]))
+            for kind, form in forms.items()
+        },
     )
 
 
@@ -65,6 +68,11 @@ class Position:
         newest = self.file
         return newest.epoch if newest is not None else 0
 
+    @property
+    def checksum(self) -> str:
+        """Of those weights; "" without any."""
+        return self.file.checksum if self.file is not None else ""
+
     def missed(self) -> WeightFile | None:
         """Return the weights that must be loaded before anything is served; None if there are none.
 
@@ -92,7 +100,7 @@ class Position:
                 f"weights of version {file.version}, epoch {file.epoch}, come after version {newest.version}, "
                 f"epoch {newest.epoch}"
             )
-        return replace(file, path=newest.path, delta=newest.delta) == newest
+        return replace(file, path=newest.path, forms=newest.forms) == newest
 
     def moved(self, file: WeightFile) -> None:
         """Record that a file has been loaded."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,10 @@ from typing import Any
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.carrier import Carrier, EngineControl, ask_each
-from asyncrl.weights.delta import write_delta
 from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
 from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
-from asyncrl.weights.sampled import Sequence as SampledSequence
-from asyncrl.weights.sampled import sequences_from_list, without_prefixes
+from asyncrl.weights.transport import EngineControl, Transport
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -41,8 +38,8 @@ class PublishReport:
 
     version: int
     num_bytes: int = 0
-    delta_bytes: int = 0
-    """Of what turns the version before into this one; 0 if there is none."""
+    short_bytes: dict[str, int] = field(default_factory=dict)
+    """Of its short forms, by their kinds."""
     write_s: float = 0.0
     carry_s: float = 0.0
     """For bringing the file to engines that do not read it where it was written."""
@@ -58,9 +55,7 @@ class PublishReport:
 class FilePublisher:
     """Writes weight files and commits them on engines.
 
-    carrier: brings each file to the engines, which read it where it was written if there is none. The file is written
-    in both cases: from it an engine that starts late or was lost on the way catches up, and the trainer checks what
-    the version before has sampled. With the tensors in host memory for the checksum anyway, that is one more copy.
+    transport: how the files come to the engines. told: what engines are told with each phase beside the file.
     """
 
     def __init__(
@@ -70,9 +65,8 @@ class FilePublisher:
         phase_timeout_s: float = 60.0,
         wait_s: float = 0.0,
         finish_requests: bool = False,
-        carrier: Carrier | None = None,
-        deltas: bool = False,
-        keep_kv: bool = False,
+        transport: Transport | None = None,
+        told: Mapping[str, Any] | None = None,
         members: Members | None = None,
         turn_s: float = 0.0,
     ) -> None:
@@ -81,14 +75,11 @@ class FilePublisher:
         """Let running requests finish under the old weights, instead of continuing under the new ones."""
         self.turn_s = turn_s if finish_requests else 0.0
         """How long an engine may take to finish them, before it commits."""
-        self.keep_kv = keep_kv
-        """Let running requests keep what the old weights computed."""
+        self.told = {"finish_requests": finish_requests, **(told or {})}
         self.engines = list(engines)
-        self.carrier = carrier
+        self.transport = transport or Transport()
         self.members = members
         """Past versions that engines keep beside the newest one; None where they keep none."""
-        self.deltas = deltas
-        """Also write what changed since the version before, for engines that have loaded that one."""
         self._loaded: WeightFile | None = None
         """The newest file that this publisher has committed."""
         self.phase_timeout_s = phase_timeout_s
@@ -107,8 +98,7 @@ class FilePublisher:
         self._tensors = on_cpu(tensors)
         self.make_room(version)
         file = write_weights(self.directory, version, self._tensors.items(), self.epoch)
-        if self.deltas:
-            file = self._with_delta(file)
+        file = self.transport.written(file, self._loaded)
         if self.members is not None:
             self.members.note(file)
         return file
@@ -119,38 +109,6 @@ class FilePublisher:
         # An engine that starts now still reads which members go with the version before.
         kept = {*served(version - 1), *served(version)} if served is not None else set[int]()
         remove_older(self.directory, version - 1, kept)
-
-    def _with_delta(self, file: WeightFile) -> WeightFile:
-        base = self._loaded
-        if base is None or base.version != file.version - 1:
-            return file
-        path = Path(file.path).with_suffix(".delta")
-        try:
-            return replace(file, delta=write_delta(base.path, base.checksum, file.path, path))
-        except OSError as error:
-            log.warning("version %d has no delta: %s", file.version, error)
-            return file
-
-    async def interrupt(self, version: int, limit_s: float) -> list[SampledSequence]:
-        """Pause all engines until the next publish, for `limit_s` at most; return the sequences in which `version` has
-        sampled tokens.
-
-        What an engine sampled that does not answer is missing, as is what one serves that has another version.
-        """
-        body = {"limit_s": limit_s, "finish_requests": self.finish_requests}
-        engines = [engine for engine in self.engines if engine.url not in self.quarantined]
-        missed: dict[str, str] = {}
-        answer_s = self.phase_timeout_s + self.turn_s
-        answers = await ask_each(engines, "weights/interrupt", body, answer_s, missed)
-        found = []
-        for url, answer in answers.items():
-            if answer["version"] == version:
-                found += sequences_from_list(answer["sequences"], f"engine {url}: sequences")
-            else:
-                missed[url] = f"it serves version {answer['version']}"
-        for url, reason in missed.items():
-            log.warning("engine %s: what it sampled of version %d is not known: %s", url, version, reason)
-        return without_prefixes(found)
 
     async def publish(self, file: WeightFile) -> PublishReport:
         """Prepare and commit `file` on every engine; engines that fail are quarantined.
@@ -203,13 +161,13 @@ class FilePublisher:
             log.warning("version %d waits for an engine: %s", file.version, reasons)
             await asyncio.sleep(RETRY_S)
         self._tensors = {}
-        write_committed(self.directory, replace(file, delta=None))
+        write_committed(self.directory, replace(file, forms={}))
         self._loaded = file
         self.quarantined = dict(report.failed)
         for engine in self.engines:
             if engine.url in self.quarantined:
                 self._in_background(engine, self._rejoin(engine, file))
-            elif self.carrier is not None:
+            elif self.transport.brings:
                 self._in_background(engine, self._watch(engine, file))
         return report
 
@@ -228,7 +186,7 @@ class FilePublisher:
         known = {engine.url for engine in self.engines}
         self.engines = list(engines)
         await self._end(known - {engine.url for engine in engines})
-        if self.carrier is not None and self._loaded is not None and not self._publishing:
+        if self.transport.brings and self._loaded is not None and not self._publishing:
             for engine in engines:
                 if engine.url not in known:
                     self._in_background(engine, self._watch(engine, self._loaded))
@@ -245,13 +203,13 @@ class FilePublisher:
 
     async def _carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> None:
         """Bring a file to engines. One that does not get it may still find it where it was written."""
-        if self.carrier is not None:
-            for url, reason in (await self.carrier.carry(file, engines)).items():
-                log.error("engine %s did not get version %d: %s", url, file.version, reason)
+        for url, reason in (await self.transport.carry(file, engines)).items():
+            log.error("engine %s did not get version %d: %s", url, file.version, reason)
 
     async def _transaction(self, file: WeightFile) -> tuple[PublishReport, list[EngineControl], WeightFile]:
         """Return the report of one attempt, the engines that committed, and the file they loaded."""
-        report = PublishReport(file.version, file.num_bytes, file.delta.num_bytes if file.delta else 0)
+        sizes = {kind: form.num_bytes for kind, form in file.forms.items()}
+        report = PublishReport(file.version, file.num_bytes, sizes)
         start, engines = time.perf_counter(), self.engines
         await self._carry(file, engines)
         report.carry_s = time.perf_counter() - start
@@ -261,7 +219,7 @@ class FilePublisher:
             log.error("%s; writing it again", damage)
             file = replace(
                 write_weights(self.directory, file.version, self._tensors.items(), self.epoch),
-                delta=file.delta,
+                forms=file.forms,
             )
             report.failed.clear()
             await self._carry(file, engines)
@@ -293,10 +251,10 @@ class FilePublisher:
                 try:
                     await engine.request("weights/prepare", file.to_json(), self._limit_s(file))
                 except InputError:
-                    if self.carrier is None:
+                    if not self.transport.brings:
                         raise
-                    # It does not see the trainer's files, or could not use the delta.
-                    await self._carry(replace(file, delta=None), [engine])
+                    # It does not see the trainer's files, or could not use a short form.
+                    await self._carry(replace(file, forms={}), [engine])
                     await engine.request("weights/prepare", file.to_json(), self._limit_s(file))
                 await engine.request("weights/commit", file.to_json(), self._limit_s(file, "weights/commit"))
             except AsyncRLError as error:
@@ -309,7 +267,7 @@ class FilePublisher:
     async def _on_each(
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
     ) -> list[EngineControl]:
-        body = file.to_json() | {"finish_requests": self.finish_requests, "keep_kv": self.keep_kv}
+        body = file.to_json() | self.told
         calls = [engine.request(path, body, self._limit_s(file, path)) for engine in engines]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = []

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.weights.chunks import DELTA
+from asyncrl.weights.chunks import SHORT_KINDS, WHOLE
 from asyncrl.weights.files import WeightFile, weights_path
 
 PREFIX = "staged-"
@@ -37,17 +37,10 @@ class Staging:
         """Return where a version of a life of the trainer belongs."""
         return weights_path(self._folder / str(epoch), version)
 
-    def delta_path(self, file: WeightFile) -> Path:
-        """Return where the delta that makes this version belongs."""
-        return self.path(file).with_suffix(".delta")
-
-    def make_room(self, file: WeightFile, for_delta: bool = False) -> Path:
-        """Reserve memory for a file or its delta; return the path. Raises `InputError` if there is not enough."""
-        path, num_bytes = self.path(file), file.num_bytes
-        if for_delta and file.delta is not None:
-            path, num_bytes = self.delta_path(file), file.delta.num_bytes
+    def make_room(self, file: WeightFile, kind: str = WHOLE) -> Path:
+        """Reserve memory for a kind of a file; return the path. Raises `InputError` if there is not enough."""
         self._remove_orphans()
-        return self._reserve(path, num_bytes)
+        return self._reserve(self.complete_path(file, kind), file.source(kind)[1])
 
     def fetch_room(self, file: WeightFile, kind: str, num_bytes: int) -> tuple[Path, bool]:
         """Reserve memory for what is fetched; return the path and whether it may hold a part of it already.
@@ -72,8 +65,8 @@ class Staging:
         return self._reserve(self.incomplete_path(file, kind), num_bytes)
 
     def complete_path(self, file: WeightFile, kind: str) -> Path:
-        """Return where a version's file, or its delta, belongs."""
-        return self.delta_path(file) if kind == DELTA else self.path(file)
+        """Return where a kind of a version belongs."""
+        return self.path(file) if kind == WHOLE else self.path(file).with_suffix(f".{kind}")
 
     def incomplete_path(self, file: WeightFile, kind: str) -> Path:
         """Return where it is while it is fetched."""
@@ -102,9 +95,14 @@ class Staging:
         return replace(file, path=str(path)) if path.is_file() else None
 
     def drop(self, file: WeightFile) -> None:
-        """Remove the copy of `file`, and of its delta."""
-        self.path(file).unlink(missing_ok=True)
-        self.delta_path(file).unlink(missing_ok=True)
+        """Remove the copy of `file`, and of its short forms."""
+        for kind in (WHOLE, *SHORT_KINDS):
+            self.complete_path(file, kind).unlink(missing_ok=True)
+
+    def drop_short(self, file: WeightFile) -> None:
+        """Remove the short forms of `file`, since the whole one has come or is about to: else one would be applied."""
+        for kind in SHORT_KINDS:
+            self.complete_path(file, kind).unlink(missing_ok=True)
 
     def keep_only(self, file: WeightFile) -> None:
         """Remove all copies but that of `file`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,10 +20,9 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from asyncrl.weights.files import read_weights
 from asyncrl.weights.machine_copies import copies_of_machine
-from asyncrl.weights.quantization import quantized_checkpoint
+from asyncrl.weights.vllm_conversions import converted
 from asyncrl.weights.vllm_cpu import weights_changed
-from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks, split_experts
-from asyncrl.weights.vllm_plugin import QUANTIZATION
+from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks
 
 # At each update it would report tied heads and rotary tables, which have no weights of their own.
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
@@ -43,7 +41,7 @@ class SharedFileUpdateInfo(WeightTransferUpdateInfo):
     """On the machine of the engine's server."""
     epoch: int = 0
     version: int = 0
-    """By which the engine's other machines find their copies."""
+    """By which a worker finds its machine's copy."""
 
 
 class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdateInfo]):
@@ -59,22 +57,17 @@ class SharedFileEngine(WeightTransferEngine[SharedFileInitInfo, SharedFileUpdate
         """Prepare the model for new weights in the form of a checkpoint.
 
         vLLM's layerwise reload processes each layer again once its weights are there, as at the start, and copies the
-        result to where the old one lies, so that CUDA graphs stay valid. Written in place, quantised weights, what MLA
-        derives from its projections and repacked experts would stay those of the old version.
+        result to where the old one lies, so that CUDA graphs stay valid. Written in place, what layers derive from
+        their weights (scales, MLA's projections, repacked tensors) would stay that of the old version.
         """
         initialize_layerwise_reload(self.model)
         keep_sinks(self.model)
 
     def receive_weights(self, update_info: SharedFileUpdateInfo) -> None:
-        """Load the file's tensors into the model, quantised where the engine is."""
+        """Load the file's tensors into the model."""
         copies = copies_of_machine()
         path = update_info.path if copies is None else copies.path_of(update_info.epoch, update_info.version)
-        tensors: Iterator[tuple[str, torch.Tensor]] = read_weights(path)
-        if scheme := os.environ.get(QUANTIZATION):
-            moved = ((name, tensor.to(self.device)) for name, tensor in tensors)
-            tensors = quantized_checkpoint(moved, scheme)
-        if self.model_config.hf_text_config.model_type == "gpt_oss":
-            tensors = split_experts(tensors)
+        tensors = converted(read_weights(path), self.model_config, self.device)
         with LostWrites() as writes:
             self.model.load_weights(tensors)  # type: ignore[operator]
         writes.check(self.model)

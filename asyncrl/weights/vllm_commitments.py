@@ -7,15 +7,21 @@ the request has finished; the server's process makes the commitments of them.
 
 from __future__ import annotations
 
+import copy
+import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.algo.commitments import CHUNK_TOKENS, encode, num_values
+from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
 
 COMMIT = "commit"
 """Among a request's `extra_args`: the key under which its states are recorded."""
@@ -95,6 +101,27 @@ def states_of(runner: Any) -> States:
     """Return what a model runner has recorded."""
     found: States = runner.__dict__.setdefault("_recorded_states", States())
     return found
+
+
+class Commitments(EngineHook):
+    """Answers with commitments, of an engine that records states."""
+
+    async def read(self, engine: Engine, asked: Asked) -> None:
+        """See `EngineHook`."""
+        if asked.request.get("commit"):
+            key = asked.notes[COMMIT] = uuid.uuid4().hex
+            asked.sampling = copy.copy(asked.sampling)
+            asked.sampling.extra_args = {**(asked.sampling.extra_args or {}), COMMIT: key}
+
+    async def report(
+        self, engine: Engine, asked: Asked, final: RequestOutput, answer: dict[str, Any]
+    ) -> None:
+        """See `EngineHook`."""
+        if key := asked.notes.get(COMMIT):
+            num_tokens = len(final.outputs[0].token_ids)
+            # The ranks of an engine have the same states.
+            chunks, *_ = await engine.collective_rpc("commitments_take", args=(key, num_tokens))
+            answer["commitments"] = commitments_of(chunks)
 
 
 def commitments_of(chunks: list[Chunk]) -> list[bytes]:

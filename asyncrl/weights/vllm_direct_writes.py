@@ -30,7 +30,9 @@ def keep_sinks(model: torch.nn.Module) -> None:
                 layer.register_parameter(name, cast(torch.nn.Parameter, parameters[name]))
 
 
-def split_experts(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+def split_experts(
+    weights: Iterable[tuple[str, torch.Tensor]], device: torch.device | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield gpt-oss's experts one by one, which its loader passes to `weight_loader`; fused it writes directly."""
     for name, tensor in weights:
         fused = _FUSED_EXPERTS.fullmatch(name)

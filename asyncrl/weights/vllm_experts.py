@@ -7,9 +7,39 @@ block of the KV cache. So a token from the prefix cache has the experts by which
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+
+ROUTED_FROM = "routed_from"
+"""In a request, from which token on its answer is to have the experts."""
+
+
+class RecordedExperts(EngineHook):
+    """Answers which experts tokens were routed to, of an engine that records them."""
+
+    async def read(self, engine: Engine, asked: Asked) -> None:
+        """See `EngineHook`."""
+        if asked.request.get(ROUTED_FROM) is not None:
+            asked.sampling = copy.copy(asked.sampling)
+            asked.sampling.routed_experts_prompt_start = int(asked.request[ROUTED_FROM])
+
+    async def report(
+        self, engine: Engine, asked: Asked, final: RequestOutput, answer: dict[str, Any]
+    ) -> None:
+        """See `EngineHook`."""
+        experts = final.outputs[0].routed_experts
+        if asked.request.get(ROUTED_FROM) is not None and experts is not None:
+            narrow = np.ascontiguousarray(experts, experts.dtype.newbyteorder("<"))
+            answer["routed_experts"] = {
+                "dtype": narrow.dtype.str, "shape": list(narrow.shape), "data": narrow.tobytes()
+            }  # fmt: skip
 
 
 def record_experts() -> None:

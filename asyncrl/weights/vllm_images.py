@@ -7,6 +7,7 @@ tokenize again, is passed by.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.util
 import sys
@@ -20,9 +21,27 @@ from asyncrl.errors import InputError
 from asyncrl.image_processor import ImageProcessor, load_image_processor
 from asyncrl.images import MAX_IMAGES, image_key, image_size
 from asyncrl.types import PlacedImage
+from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
 
 VISION = "ASYNCRL_VISION"
 """Environment variable that `asyncrl serve engine` sets for a vision model."""
+
+
+class Images(EngineHook):
+    """Reads the images of requests, whose places name files that are in `images` of the body."""
+
+    def read_body(self, body: dict[str, Any]) -> None:
+        """See `EngineHook`."""
+        files = check_files(body.get("images", {}))
+        for request in body["requests"]:
+            if "images" in request:
+                request["images"] = read_placed(request["images"], files)
+
+    async def read(self, engine: Engine, asked: Asked) -> None:
+        """See `EngineHook`."""
+        if images := asked.request.get("images"):
+            model, token_ids = engine.vllm_config.model_config.model, asked.prompt["prompt_token_ids"]
+            asked.prompt = await asyncio.to_thread(image_prompt, model, token_ids, images)
 
 
 def read_placed(raw: Any, files: Mapping[str, bytes]) -> list[PlacedImage]:

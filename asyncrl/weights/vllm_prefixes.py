@@ -6,10 +6,37 @@ can only forget them all where no request runs.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from asyncrl.errors import InputError
+from asyncrl.weights.vllm_hooks import Engine, EngineHook
+from asyncrl.weights.vllm_images import VISION
+
+if TYPE_CHECKING:
+    from asyncrl.weights.files import WeightFile
 
 FORGET = "asyncrl_forget_prefixes"
 """The method that the plugin adds to vLLM's engine core, and that the server calls while generation is paused."""
+
+
+class KeptCache(EngineHook):
+    """With `keep_kv` in a commit running requests keep what the old weights computed of their tokens, instead of having
+    it computed again."""
+
+    def keeps_cache(self, told: Mapping[str, Any]) -> bool:
+        """See `EngineHook`."""
+        if told.get("keep_kv") and os.environ.get(VISION):
+            raise InputError(
+                "engine.keep_kv: must be false for a vision model: what it made of images is kept, too"
+            )
+        return bool(told.get("keep_kv"))
+
+    async def swapping(self, engine: Engine, file: WeightFile, told: Mapping[str, Any]) -> None:
+        """See `EngineHook`."""
+        if told.get("keep_kv"):
+            await engine.engine_core.call_utility_async(FORGET)
 
 
 def forget_prefixes(core: Any) -> None:

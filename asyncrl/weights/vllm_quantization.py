@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from asyncrl.weights.quantization import quantized_checkpoint
+from asyncrl.weights.vllm_plugin import QUANTIZATION
 
 FP8_GPU = 89
 """Compute capability from which on GPUs multiply eight-bit floats."""
 
 
+def quantized_as_published(
+    tensors: Iterator[tuple[str, Tensor]], device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield published tensors quantised, on the device of the worker."""
+    moved = ((name, tensor.to(device)) for name, tensor in tensors)
+    return quantized_checkpoint(moved, os.environ[QUANTIZATION])
+
+
 def quantize_at_start(scheme: str) -> None:
-    """Have vLLM quantise what it reads of a model's folder. Published weights are by `asyncrl.weights.vllm_backend`."""
+    """Have vLLM quantise what it reads of a model's folder."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
 

@@ -14,9 +14,15 @@ from typing import Any
 import torch
 
 from asyncrl.weights.chunks import Chunks
-from asyncrl.weights.collective import Group, GroupPlace, device_name, own_stream, receive_file
 from asyncrl.weights.machine_copies import copies_of_machine, fetch_copy
 from asyncrl.weights.position import weight_file_from_json
+from asyncrl.weights.transports.collective.group import (
+    Group,
+    GroupPlace,
+    device_name,
+    own_stream,
+    receive_file,
+)
 from asyncrl.weights.vllm_commitments import Chunk, states_of
 
 log = logging.getLogger("asyncrl.weights")

@@ -37,8 +37,9 @@ from asyncrl.train.models import load_trained
 from asyncrl.train.tiny_model import build_model
 from asyncrl.train.trainer import Trainer
 from asyncrl.types import NOT_SAMPLED, Group, Lease, Status, Task, Trajectory, Turn
-from asyncrl.weights.http_carrier import HttpCarrier
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.publish import FilePublisher, PublishReport
+from asyncrl.weights.transports.http.carrier import HttpCarrier
 
 VOCABULARY, CONTEXT = 512, 16
 NUM_ENGINES = 2
@@ -127,7 +128,7 @@ def measure(
         publisher = kind(
             [one.url for one in engines], credentials.bearer("engine"), 0,
             partial(
-                FilePublisher, folder / "trainer", carrier=HttpCarrier(SourceBehindLink(credentials, **link))
+                FilePublisher, folder / "trainer", transport=Carried(HttpCarrier(SourceBehindLink(credentials, **link)))
             ),
         )  # fmt: skip
         stack.callback(publisher.close)

@@ -24,8 +24,11 @@ from weight_engines import LoadingEngine
 
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.weights.http_carrier import HttpCarrier
+from asyncrl.weights.carrier import Carried
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.delta.transport import WithDeltas
+from asyncrl.weights.transports.http.carrier import HttpCarrier
 
 CHANGED = 0.015
 """What a step at a learning rate of 1e-6 changes in bfloat16 (docs/benchmarks.md)."""
@@ -62,14 +65,14 @@ async def measure(count: int, link: dict[str, float], num_bytes: int) -> dict[st
             stack.callback(engine.close)
         stack.callback(carrier.close)
         clients = [EngineClient(engine.url, credentials.bearer("engine")) for engine in engines]
-        publisher = FilePublisher(folder / "trainer", clients, carrier=carrier, deltas=True)
+        publisher = FilePublisher(folder / "trainer", clients, transport=WithDeltas(Carried(carrier)))
         for version, (name, tensor) in enumerate((("whole", weights), ("delta", following)), 1):
             file = publisher.write(version, [("w", tensor)])
             before, start = source.carried_bytes, time.perf_counter()
             report = await publisher.publish(file)
             assert not report.failed, report.failed
             row[name] = {
-                "bytes": report.delta_bytes if name == "delta" else report.num_bytes,
+                "bytes": report.short_bytes[DELTA] if name == "delta" else report.num_bytes,
                 "sent_by_trainer": source.carried_bytes - before,
                 "seconds_to_commit": round(time.perf_counter() - start, 2),
             }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from asyncrl.http_checks import Hosts
 from asyncrl.services.http.serving import serve
 from asyncrl.weights import vllm_routes
 from asyncrl.weights.files import WeightFile, read_weights
+from asyncrl.weights.vllm_addresses import Addresses
+from asyncrl.weights.vllm_configured import hooks_of
 from asyncrl.weights.vllm_served import Served
 
 START_S = 60.0
@@ -25,12 +26,10 @@ class Loading(Served):
     """An engine's policy that only reads what it would load."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("", str(folder), None, asyncio.Lock(), itertools.count(1))
+        super().__init__("", str(folder), asyncio.Lock(), hooks_of({}))
         self.loaded: dict[int, dict[str, Tensor]] = {}
 
-    async def _load(
-        self, engine: Any, file: WeightFile, mode: str = "keep", keep_kv: bool = False
-    ) -> dict[str, Any]:
+    async def _load(self, engine: Any, file: WeightFile, *how: Any) -> dict[str, Any]:
         self.loaded[file.version] = dict(read_weights(file.path))
         self.position.moved(file)
         return {"version": file.version, "pause_s": 0.0}
@@ -51,7 +50,9 @@ class LoadingEngine:
         self._app.state.engine_client = None
         self._app.add_middleware(vllm_routes.Routes)
         with (
-            mock.patch.object(vllm_routes, "served_from_environment", return_value={"": self.policy}),
+            mock.patch.object(
+                vllm_routes, "served_from_environment", return_value=Addresses({"": self.policy})
+            ),
             # Of this process's own use of vLLM.
             mock.patch.object(vllm_routes, "enable_envs_cache"),
         ):

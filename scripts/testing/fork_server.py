@@ -147,15 +147,22 @@ MODULES = (
     "asyncrl.train.poison",
     "asyncrl.train.sampled_check",
     "asyncrl.train.sft",
+    "asyncrl.weights.transports.collective.engine",
+    "asyncrl.weights.transports.delta.engine",
+    "asyncrl.weights.transports.http.engine",
+    "asyncrl.weights.transports.nixl.engine",
+    "asyncrl.weights.vllm_conversions",
     "asyncrl.weights.vllm_cpu",
     "asyncrl.weights.vllm_direct_writes",
     "asyncrl.weights.vllm_executor",
     "asyncrl.weights.vllm_experts",
     "asyncrl.weights.vllm_int8",
+    "asyncrl.weights.vllm_machines",
     "asyncrl.weights.vllm_plugin",
     "asyncrl.weights.vllm_receiver",
     "asyncrl.weights.vllm_routes",
-    "asyncrl.weights.vllm_served",
+    "asyncrl.weights.vllm_sleep",
+    "asyncrl.weights.vllm_speculation",
 )
 """What the roles import of asyncrl, with all that these import."""
 BACKLOG = 64

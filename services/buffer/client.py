@@ -65,11 +65,6 @@ class BufferClient:
             added += (await self._http.post("/v1/tasks", {"tasks": chunk}))["added"]
         return added
 
-    async def add_pool(self, tasks: Sequence[Task], total: int) -> int:
-        """Give the curriculum its tasks; return how many were new. Raises `ConflictError` for another pool."""
-        body = {"tasks": [task_to_map(task) for task in tasks], "total": total}
-        return (await self._http.post("/v1/pool", body))["added"]
-
     async def close_plan(self, abandon: bool = False) -> int:
         """Declare the plan complete; with `abandon` drop the tasks that wait, and return how many."""
         return (await self._http.post("/v1/plan/close", {"abandon": abandon}))["abandoned"]
@@ -229,9 +224,9 @@ class BufferClient:
         """Admit groups under another staleness limit from now on."""
         await self._http.post("/v1/staleness_limit", {"limit": limit})
 
-    async def join_opponents(self, versions: Sequence[int]) -> None:
-        """Have copies of these versions of the run's exploiter, and no others, be members of the population."""
-        await self._http.post("/v1/opponents", {"versions": list(versions)})
+    async def tell(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of a hook's route (see `hook_client`)."""
+        return await self._http.post(route, body)
 
     async def quarantine(self, worker: str, reason: str) -> int:
         """Refuse a worker further leases; return how many of its groups are planned again."""
@@ -403,8 +398,8 @@ class BufferClientSync:
     def set_staleness_limit(self, limit: int) -> None:
         self._run(self._client.set_staleness_limit(limit))
 
-    def join_opponents(self, versions: Sequence[int]) -> None:
-        self._run(self._client.join_opponents(versions))
+    def tell(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._run(self._client.tell(route, body))
 
     def quarantine(self, worker: str, reason: str) -> int:
         return self._run(self._client.quarantine(worker, reason))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -16,8 +16,8 @@ from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.weights.files import WeightFile, on_cpu
 from asyncrl.weights.publish import FilePublisher, PublishReport
-from asyncrl.weights.sampled import Sequence as SampledSequence
 
+T = TypeVar("T")
 FOLLOW_S = 3.0
 """How often the trainer asks where the engines are."""
 
@@ -81,11 +81,10 @@ class SyncFilePublisher:
         self.publisher.make_room(version)
         return lambda: self._commit(*self._write(version, tensors.items()))
 
-    def interrupt(self, version: int, limit_s: float) -> list[SampledSequence]:
-        """See `FilePublisher.interrupt`. On rank 0."""
+    def ask(self, question: Callable[[FilePublisher], Coroutine[Any, Any, T]]) -> T:
+        """Return what is asked of the engines by their publisher, in its thread. On rank 0."""
         self._follow_members()
-        asked = self.publisher.interrupt(version, limit_s)
-        return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(question(self.publisher), self._loop).result()
 
     def _write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> tuple[WeightFile, float]:
         """Write a file; return it with the seconds that took."""
@@ -126,8 +125,7 @@ class SyncFilePublisher:
 
     async def _close(self) -> None:
         await self.publisher.close()
-        if self.publisher.carrier is not None:
-            self.publisher.carrier.close()
+        self.publisher.transport.close()
         await asyncio.gather(*(client.close() for client in (*self._clients.values(), *self._left)))
 
 

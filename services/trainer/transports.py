@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,9 +16,12 @@ from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.weights.carrier import Carrier, CollectiveCarrier
 from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transport import Transport
+
+if TYPE_CHECKING:
+    from asyncrl.weights.carrier import Carrier
 
 
 def open_publisher(
@@ -39,9 +43,8 @@ def open_publisher(
         weights_dir,
         wait_s=config.outage_timeout_s,
         finish_requests=config.train.schedule == "asynchronous",
-        carrier=open_carrier(config, engine, credentials) if engine.rank == 0 else None,
-        deltas=config.engine.weight_delta,
-        keep_kv=config.engine.keep_kv,
+        transport=open_transport(config, engine, credentials) if engine.rank == 0 else None,
+        told={"keep_kv": config.engine.keep_kv},
         members=Members(weights_dir, folder / "opponents", served) if served is not None else None,
         # No turn lasts longer than its episode may.
         turn_s=config.rollout.episode_timeout_s,
@@ -51,6 +54,20 @@ def open_publisher(
     )
 
 
+def open_transport(config: Config, engine: TrainEngine, credentials: Credentials) -> Transport:
+    """Return how files come to engines. Raises `ConfigError`."""
+    transport = Transport()
+    if (carrier := open_carrier(config, engine, credentials)) is not None:
+        from asyncrl.weights.carrier import Carried
+
+        transport = Carried(carrier)
+    if not config.engine.weight_delta:
+        return transport
+    from asyncrl.weights.transports.delta.transport import WithDeltas
+
+    return WithDeltas(transport)
+
+
 def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
     """Return what brings files to engines; None where they read them in a folder that both sides see.
 
@@ -58,15 +75,17 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
     """
     match config.engine.weight_transfer:
         case "collective":
+            from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
+
             return CollectiveCarrier(torch.device(engine.device))
         case "http":
             from asyncrl.services.trainer.weight_source import HttpWeightSource
-            from asyncrl.weights.http_carrier import HttpCarrier
+            from asyncrl.weights.transports.http.carrier import HttpCarrier
 
             return HttpCarrier(HttpWeightSource(credentials))
         case "nixl":
-            from asyncrl.weights.nixl_agent import check_nixl
-            from asyncrl.weights.nixl_carrier import NixlCarrier
+            from asyncrl.weights.transports.nixl.agent import check_nixl
+            from asyncrl.weights.transports.nixl.carrier import NixlCarrier
 
             check_nixl()
             return NixlCarrier()

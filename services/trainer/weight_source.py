@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.services.http.app import create_app, serve
-from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.collective import advertised
+from asyncrl.weights.carrier import advertised
+from asyncrl.weights.chunks import WHOLE
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.offered import BYTES_ROUTE, Offered, send_range
+from asyncrl.weights.transports.http.offered import BYTES_ROUTE, Offered, send_range
 
 START_S = 30.0
 KEPT = 2
@@ -36,9 +36,8 @@ class HttpWeightSource:
 
     def offer(self, file: WeightFile, engines: Sequence[str]) -> str:
         """See `WeightSource`. Raises `UnavailableError` if it cannot listen."""
-        self._files[file.epoch, file.version, WHOLE] = Path(file.path)
-        if file.delta is not None:
-            self._files[file.epoch, file.version, DELTA] = Path(file.delta.path)
+        for kind in (WHOLE, *file.forms):
+            self._files[file.epoch, file.version, kind] = Path(file.source(kind)[0])
         kept = sorted({key[:2] for key in self._files})[-KEPT:]
         self._files = {key: path for key, path in self._files.items() if key[:2] in kept}
         host = advertised(engines)

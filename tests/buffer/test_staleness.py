@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.buffer.staleness import (
+    NEVER,
     Admitted,
     can_choose,
     capacity,
@@ -16,6 +17,12 @@ from asyncrl.buffer.staleness import (
     first_infeasible,
     free_slots,
 )
+from asyncrl.buffer.token_budget import TokenBudget
+
+
+def early_end(budget):
+    """What ends a step early with a token budget, of which 0 is none."""
+    return TokenBudget(budget) if budget else NEVER
 
 
 def feasible_by_counting(deadlines, version, groups_per_step):
@@ -60,15 +67,17 @@ def test_a_step_is_chosen_whenever_any_choice_keeps_every_deadline(groups, group
 def test_the_counts_alone_say_whether_a_step_is_chosen(groups, groups_per_step, last, budget):
     ready, unfinished = (Counter(g.deadline for g in groups if g.ready is which) for which in (True, False))
     tokens = sum(g.tokens for g in groups if g.ready)
-    found = can_choose(ready, unfinished, tokens, 3, groups_per_step, last, budget)
-    assert found == bool(choose(groups, 3, groups_per_step, last, budget).groups or (last and not groups))
+    found = can_choose(ready, unfinished, tokens, 3, groups_per_step, last, early_end(budget))
+    assert found == bool(
+        choose(groups, 3, groups_per_step, last, early_end(budget)).groups or (last and not groups)
+    )
 
 
 @given(groups_at, st.integers(1, 3), st.integers(1, 20))
 def test_a_token_budget_takes_the_fewest_groups_that_reach_it_and_keep_every_deadline(
     groups, groups_per_step, budget
 ):
-    choice = choose(groups, 3, groups_per_step, token_budget=budget)
+    choice = choose(groups, 3, groups_per_step, early=TokenBudget(budget))
     ready = sorted((g for g in groups if g.ready), key=lambda g: (g.deadline, g.order))[:groups_per_step]
     by_id = {g.id: g for g in groups}
     chosen = [by_id[name] for name in choice.groups]
@@ -86,8 +95,8 @@ def test_a_token_budget_takes_the_fewest_groups_that_reach_it_and_keep_every_dea
 
 def test_a_token_budget_ends_a_step_early_without_waiting():
     groups = [Admitted("a", 5, 0, True, 60), Admitted("b", 5, 1, True, 50), Admitted("c", 5, 2, False)]
-    assert choose(groups, 3, 3, token_budget=100).groups == ("a", "b")
-    assert choose(groups, 3, 3, token_budget=111).awaited == ("c",)
+    assert choose(groups, 3, 3, early=TokenBudget(100)).groups == ("a", "b")
+    assert choose(groups, 3, 3, early=TokenBudget(111)).awaited == ("c",)
     assert choose(groups, 3, 3).awaited == ("c",)
 
 
@@ -149,7 +158,7 @@ class Schedule:
 
     def take(self):
         step = self.version + len(self.taken)
-        choice = choose(list(self.open.values()), step, self.P, token_budget=self.budget)
+        choice = choose(list(self.open.values()), step, self.P, early=early_end(self.budget))
         for name in choice.groups:
             group = self.open.pop(int(name))
             self.trained_lags.append(step - (group.deadline - self.S))

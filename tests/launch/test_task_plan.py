@@ -9,7 +9,9 @@ import pytest
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.launch.check import check_pool
-from asyncrl.launch.tasks import TaskPlan, plan_tasks, pool_of
+from asyncrl.launch.plans import plan_tasks
+from asyncrl.launch.task_pool import pool_of
+from asyncrl.launch.tasks import TaskPlan
 from asyncrl.types import Task
 
 
@@ -143,8 +145,9 @@ class PoolBuffer:
     def __init__(self):
         self.given = []
 
-    async def add_pool(self, tasks, total):
-        self.given.append((tasks, total))
+    async def tell(self, route, body):
+        self.given.append((route, body["tasks"], body["total"]))
+        return {"added": len(body["tasks"])}
 
 
 def curriculum(name="uniform", pool=3, **env):
@@ -156,9 +159,9 @@ def test_a_curriculum_gets_its_pool_once_instead_of_tasks_in_order():
     buffer, plan = PoolBuffer(), plan_tasks(curriculum(num_tasks=20))
     for _ in range(3):
         asyncio.run(plan.feed(buffer))
-    ((tasks, total),) = buffer.given
-    assert [task.id for task in tasks] == ["train-0", "train-2", "train-4"]
-    assert total == 20
+    ((route, tasks, total),) = buffer.given
+    assert [task["id"] for task in tasks] == ["train-0", "train-2", "train-4"]
+    assert (route, total) == ("/v1/pool", 20)
 
 
 def test_a_curriculum_chooses_among_all_tasks_of_a_file(tmp_path):

@@ -3,13 +3,14 @@
 import torch
 
 from asyncrl.train import earlier_policy
+from asyncrl.train.engine_parts import Layout
 from asyncrl.weights.files import weights_path
 
 GIB = 2**30
 
 
 class Engine:
-    stage, rank, tensor_ranks, device = 2, 0, 1, torch.device("cpu")
+    stage, rank, layout, device = 2, 0, Layout(), torch.device("cpu")
 
     def all_reduce(self, tensor, kind):
         assert kind == "min"

@@ -19,6 +19,7 @@ from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Turn
 from asyncrl.weights.files import write_weights
+from asyncrl.weights.interruption import interrupt
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.sampled import Sequence
 from tests.train.factories import group
@@ -98,9 +99,14 @@ class Replacing(Scripted):
         }
         return len(group_ids)
 
-    def interrupt(self, version, limit_s):
-        self.calls.append(("interrupt", version))
-        return []
+    url = "the engine"
+
+    def ask(self, question):
+        return asyncio.run(question(FilePublisher("no folder", [self])))
+
+    async def request(self, path, body, timeout_s):
+        self.calls.append((path, body["finish_requests"]))
+        return {"version": 0, "sequences": []}
 
 
 def _as_of(old, version):
@@ -119,7 +125,7 @@ def test_a_group_that_cannot_be_scored_is_given_back_and_the_rest_is_trained(tin
     trainer = make_trainer(make_engine(tiny_model), script, 2, snapshots=scored, callbacks=asking, **SNAPSHOT)
     assert trainer.run() == 2
     calls = [call for call in script.calls if call[0] != "peek"]
-    assert calls.index(("interrupt", 0)) < calls.index(("publish", 1))
+    assert calls.index(("weights/interrupt", False)) < calls.index(("publish", 1))
     assert calls[calls.index(("fail_taken", 1, [lost.id])) + 1] == ("take", 1)
     assert "old log-probabilities of 12 tokens in 1 groups are missing" in script.reason
 
@@ -171,11 +177,11 @@ def test_what_an_engine_samples_on_both_sides_of_an_update_is_scored_as_copies_s
         client = EngineClient(engine_url)
         publisher, loop = FilePublisher(tmp_path, [client]), asyncio.get_running_loop()
 
-        def interrupt(version):
-            asked = publisher.interrupt(version, LIMIT_S)
+        def interrupted(version):
+            asked = interrupt(publisher, version, LIMIT_S)
             return asyncio.run_coroutine_threadsafe(asked, loop).result(LIMIT_S)
 
-        scored.interrupt = interrupt
+        scored.interrupt = interrupted
         base = (await client.state())["version"] + 1
         await served(client, base, plain.engine.weights())
         for learner in (plain, asking):
@@ -186,7 +192,7 @@ def test_what_an_engine_samples_on_both_sides_of_an_update_is_scored_as_copies_s
         ]
         ended = await client.generate(request("ended", prompts[0], 10))
         # However fast it is, it does not end before the step asks again.
-        early = await publisher.interrupt(base, LIMIT_S)
+        early = await interrupt(publisher, base, LIMIT_S)
         batch = build_step_batch([group("a", [0.0, 1.0], base)], base, 2)
         for learner in (plain, asking):
             report = await asyncio.to_thread(learner.step, batch)
@@ -232,8 +238,8 @@ def test_an_engine_whose_trainer_does_not_come_back_goes_on(engine_url, tmp_path
         version = (await client.state())["version"]
         going = asyncio.ensure_future(client.generate(request("a", [5, 6, 7], 100)))
         await client.generate(request("b", [5, 6, 7, 8], 2))
-        assert await publisher.interrupt(version + 1, 1.0) == []
-        found = await publisher.interrupt(version, 1.0)
+        assert await interrupt(publisher, version + 1, 1.0) == []
+        found = await interrupt(publisher, version, 1.0)
         generated = await going
         await client.close()
         whole = [5, 6, 7, *generated.token_ids.tolist()]

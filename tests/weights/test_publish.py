@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.files import read_weights, verify_weights, write_weights
 from asyncrl.weights.position import read_committed, weight_file_from_json
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transport import Transport
+from asyncrl.weights.transports.delta.transport import WithDeltas
 
 
 class Engine:
@@ -170,17 +173,17 @@ def test_a_disk_without_room_is_named(tmp_path):
 
 
 def test_a_version_after_a_committed_one_has_a_delta_to_it_if_that_is_smaller(tmp_path):
-    publisher = FilePublisher(tmp_path, [Engine("a", [])], deltas=True)
+    publisher = FilePublisher(tmp_path, [Engine("a", [])], transport=WithDeltas(Transport()))
     weights = torch.randn(10_000)
     files = []
     for version in (1, 2, 3, 5):
         weights[version] += 1.0
         files.append(publisher.write(version, [("w", weights if version != 3 else torch.randn(10_000))]))
         asyncio.run(publisher.publish(files[-1]))
-    bases = [file.delta and file.delta.base_checksum for file in files]
-    assert bases == [None, files[0].checksum, None, None]
+    assert [dict(file.forms) for file in files] == [{}, {DELTA: files[1].forms[DELTA]}, {}, {}]
+    assert files[1].forms[DELTA].base_checksum == files[0].checksum
     assert weight_file_from_json(files[1].to_json()) == files[1]
-    assert read_committed(tmp_path).delta is None
+    assert read_committed(tmp_path).forms == {}
 
 
 def test_an_engine_may_take_as_long_as_its_longest_turn_to_finish_it_before_it_commits(tmp_path):

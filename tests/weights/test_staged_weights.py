@@ -1,7 +1,6 @@
 """What an engine verifies and loads: its own copy before the trainer's file, made from a delta where there is one."""
 
 import asyncio
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +8,10 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.weights.delta import write_delta
+from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.files import read_weights, write_weights
+from asyncrl.weights.transports.delta.files import write_delta
+from asyncrl.weights.vllm_configured import hooks_of
 from asyncrl.weights.vllm_served import Served
 
 
@@ -18,10 +19,10 @@ class Loading(Served):
     """An engine's policy that only reads what it would load."""
 
     def __init__(self, folder):
-        super().__init__("", str(folder), None, asyncio.Lock(), itertools.count(1))
+        super().__init__("", str(folder), asyncio.Lock(), hooks_of({}))
         self.loaded = []
 
-    async def _load(self, engine, file, mode="keep", keep_kv=False):
+    async def _load(self, engine, file, *how):
         self.loaded.append((Path(file.path), dict(read_weights(file.path))["w"]))
         self.position.moved(file)
         return {}
@@ -34,7 +35,7 @@ def versions(tmp_path):
     tensors[1][7] = 1.0
     first, second = (write_weights(tmp_path, v, [("w", t)], epoch=1) for v, t in enumerate(tensors, 1))
     delta = write_delta(first.path, first.checksum, second.path, tmp_path / "weights-00000002.delta")
-    return first, replace(second, delta=delta), tensors
+    return first, replace(second, forms={DELTA: delta}), tensors
 
 
 def committed(policy, *files):
@@ -65,7 +66,7 @@ def test_an_engine_without_the_base_reads_the_whole_file(tmp_path, versions):
 @pytest.mark.parametrize("damage", [b"", b"\0" * 200])
 def test_a_damaged_delta_is_not_used(tmp_path, versions, damage):
     first, second, tensors = versions
-    Path(second.delta.path).write_bytes(damage)
+    Path(second.forms[DELTA].path).write_bytes(damage)
     path, loaded = committed(Loading(tmp_path), first, second)
     assert (str(path), torch.equal(loaded, tensors[1])) == (second.path, True)
 
@@ -77,7 +78,7 @@ def test_what_was_received_is_verified_and_goes_before_the_file(tmp_path, versio
     path, _ = committed(policy, first)
     assert path == policy.staging.path(first)
     policy.staging.make_room(second)
-    path, loaded = committed(policy, replace(second, delta=None))
+    path, loaded = committed(policy, replace(second, forms={}))
     assert (str(path), torch.equal(loaded, tensors[1])) == (second.path, True)
     assert policy.staging.local(first) is None
 

@@ -1,14 +1,13 @@
 """An engine that starts late checks and loads what it has missed once, whoever asks, and answers meanwhile."""
 
 import asyncio
-import itertools
 import threading
 from unittest.mock import Mock
 
 import pytest
 import torch
 
-from asyncrl.errors import InputError, UnavailableError
+from asyncrl.errors import UnavailableError
 from asyncrl.weights import vllm_served
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.position import write_committed
@@ -20,10 +19,10 @@ class Loading(vllm_served.Served):
     """An engine's policy that only counts what it would load."""
 
     def __init__(self, folder):
-        super().__init__("", str(folder), None, asyncio.Lock(), itertools.count(1))
+        super().__init__("", str(folder), asyncio.Lock())
         self.loaded = []
 
-    async def _load(self, engine, file, mode="keep"):
+    async def _load(self, engine, file, *how):
         await asyncio.sleep(0)
         self.loaded.append(file.version)
         self.position.moved(file)
@@ -60,12 +59,6 @@ def test_calls_that_come_together_verify_and_load_once_beside_the_event_loop(tmp
     assert asyncio.run(scenario()) == [5]
     assert len(verified) == 1
     assert verified[0] is not threading.main_thread()
-
-
-def test_an_engine_that_keeps_no_sequences_is_not_paused_to_name_them(tmp_path, monkeypatch):
-    monkeypatch.delenv(vllm_served.KEEP_SAMPLED, raising=False)
-    with pytest.raises(InputError, match=r"train\.old_policy is not 'interrupt'"):
-        asyncio.run(Loading(tmp_path).interrupt(None, "keep", 1.0))
 
 
 def test_an_engine_that_has_missed_nothing_reads_no_weights(tmp_path, verified):

@@ -26,6 +26,7 @@ from asyncrl.errors import (
 )
 from asyncrl.services.buffer import client as client_module
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
+from asyncrl.services.buffer.hook_client import add_pool
 from asyncrl.services.http.client import HttpClient
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
@@ -65,8 +66,8 @@ def with_client(service, act, token=None):
 def test_a_worker_that_waits_is_leased_what_the_curriculum_proposes(curated):
     async def act(client):
         waiting = asyncio.create_task(client.lease("w", 20.0))
-        assert await client.add_pool(tasks(3), 5) == 3
-        assert await client.add_pool(tasks(3), 5) == 0
+        assert await add_pool(client, tasks(3), 5) == 3
+        assert await add_pool(client, tasks(3), 5) == 0
         lease = await waiting
         number, _, name = lease.task.id.partition("-")
         assert (number, lease.task.seed) == ("00000000", int(name[1:]))
@@ -78,14 +79,14 @@ def test_a_worker_that_waits_is_leased_what_the_curriculum_proposes(curated):
         status = await client.status()
         assert (status["curriculum_proposals"], status["curriculum_brier"]) == (2, 0.0)
         with pytest.raises(ConflictError, match="has 3 tasks, and these 2 are not the same"):
-            await client.add_pool(tasks(2), 5)
+            await add_pool(client, tasks(2), 5)
 
     with_client(curated, act)
 
 
 def test_tasks_are_chosen_among_only_where_there_is_a_curriculum(service):
     with pytest.raises(ConflictError, match="has no curriculum"):
-        with_client(service, lambda client: client.add_pool(tasks(3), 0))
+        with_client(service, lambda client: add_pool(client, tasks(3), 0))
 
 
 def test_a_plan_is_trained_to_its_end(service):
@@ -498,7 +499,7 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
             lambda c: c.quarantine("a", "r"), lambda c: c.reject(0, ["1-1-ab"], "r"), lambda c: c.pause(True),
             lambda c: c.fail_taken(0, ["1-1-ab"], "r"),
             lambda c: c.drop(0, [], "r"), lambda c: c.set_staleness_limit(0), lambda c: c.add_tasks(tasks(1)),
-            lambda c: c.join_opponents([1]),
+            lambda c: c.tell("/v1/opponents", {"versions": [1]}),
             lambda c: c.close_plan(True), lambda c: c.reclaim("a"), lambda c: c.lease("a", 0),
         ):  # fmt: skip
             with pytest.raises(ConfigError, match=r"not for worker/b|it cannot speak for 'a'"):

@@ -19,10 +19,12 @@ from asyncrl.launch.check import check_carrier
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.transports import own_carrier
 from asyncrl.train.checkpoint_form import checkpoint_form
-from asyncrl.weights.carrier import CollectiveCarrier
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.files import write_weights
-from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
+from asyncrl.weights.transports.delta.transport import WithDeltas
+from asyncrl.weights.transports.http.carrier import HttpCarrier
 from scripts.bench.slow_link import SourceBehindLink
 from tests.credentials import RUN
 from tests.docs.blocks import blocks
@@ -95,13 +97,20 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
     async def scenario(urls):
         clients = [EngineClient(url) for url in urls]
         carrier = CollectiveCarrier(torch.device("cpu"), timeout_s=20.0)
-        publisher = FilePublisher(weights, clients, phase_timeout_s=60.0, carrier=carrier, deltas=True)
+        publisher = FilePublisher(
+            weights, clients, phase_timeout_s=60.0, transport=WithDeltas(Carried(carrier))
+        )
         source = SourceBehindLink(RUN)
         over_http = FilePublisher(
-            weights, [], phase_timeout_s=60.0, carrier=HttpCarrier(source, stall_s=200.0), deltas=True
+            weights,
+            [],
+            phase_timeout_s=60.0,
+            transport=WithDeltas(Carried(HttpCarrier(source, stall_s=200.0))),
         )
 
-        own = FilePublisher(weights, [], phase_timeout_s=60.0, carrier=documented_carrier(tmp_path))
+        own = FilePublisher(
+            weights, [], phase_timeout_s=60.0, transport=Carried(documented_carrier(tmp_path))
+        )
 
         async def publish(version, part="", publisher=publisher):
             change(policy, version, part)
@@ -147,7 +156,7 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
                     sent, whole = await publish_over_http(6, "", [clients[0], late])
                     assert whole.num_bytes <= sent < 1.2 * whole.num_bytes
                     sent, part = await publish_over_http(7, "experts", [clients[0], late])
-                    assert 0 < part.delta_bytes <= sent < whole.num_bytes / 2
+                    assert 0 < part.short_bytes["delta"] <= sent < whole.num_bytes / 2
                     await own.follow([clients[0], late])
                     assert (await publish(8, "", own)).failed == {}
                     assert await disagreement([clients[0], late], policy, 8) < TOLERANCE
@@ -157,7 +166,7 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
         finally:
             for one in (publisher, over_http, own):
                 await one.close()
-                one.carrier.close()
+                one.transport.close()
             await asyncio.gather(*(client.close() for client in clients))
 
     with (

@@ -19,10 +19,11 @@ from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.launch.spread_host import SpreadHost
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.checkpoint_form import checkpoint_form
-from asyncrl.weights.carrier import CollectiveCarrier
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.folders import remove_weights
-from asyncrl.weights.http_carrier import HttpCarrier
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
+from asyncrl.weights.transports.http.carrier import HttpCarrier
 from scripts.bench.slow_link import SourceBehindLink
 from tests.credentials import RUN
 from tests.engines import END_S, ENGINE
@@ -97,7 +98,9 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
 
     async def versions():
         client = EngineClient(process.url)
-        publishers = [FilePublisher(weights, [client], 60.0, carrier=one) for one in (over_http, by_group)]
+        publishers = [
+            FilePublisher(weights, [client], 60.0, transport=Carried(one)) for one in (over_http, by_group)
+        ]
         try:
             assert await off(client, policy, 0) < TOLERANCE
             await publish(publishers[0], 1)
@@ -111,14 +114,14 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
         finally:
             for one in publishers:
                 await one.close()
-                one.carrier.close()
+                one.transport.close()
             await client.close()
 
     async def damaged_on_the_way(client, publisher):
         """What a machine has received wrongly it fetches from the other one."""
         change(policy, 3)
         file = publisher.write(3, checkpoint_form(policy, policy.named_parameters()))
-        assert await publisher.carrier.carry(file, [client]) == {}
+        assert await publisher.transport.carry(file, [client]) == {}
         for path in copies(weights):
             if path.name == "weights-00000003.safetensors" and not of_server(path, process):
                 path.write_bytes(bytes(path.stat().st_size))

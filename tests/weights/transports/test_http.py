@@ -14,11 +14,14 @@ import torch
 
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
-from asyncrl.weights import http_carrier, publish
+from asyncrl.weights import publish
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import WHOLE, chunks_of, matching
 from asyncrl.weights.files import verify_weights, write_weights
-from asyncrl.weights.http_carrier import HttpCarrier, tree
 from asyncrl.weights.publish import FilePublisher
+from asyncrl.weights.transports.delta.transport import WithDeltas
+from asyncrl.weights.transports.http import carrier as http_carrier
+from asyncrl.weights.transports.http.carrier import HttpCarrier, tree
 from scripts.bench.slow_link import SlowLink, SourceBehindLink
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
@@ -85,7 +88,7 @@ def test_a_link_with_a_delay_and_a_rate_carries_each_version_once_and_then_only_
     engines = started("one", "two", "three", "four")
     source = SourceBehindLink(RUN, delay_s=0.05, bytes_per_s=10e6 / 8)
     carrier = HttpCarrier(source, PATIENT_S, CHUNK_BYTES)
-    publisher = FilePublisher(tmp_path / "trainer", [], carrier=carrier, deltas=True)
+    publisher = FilePublisher(tmp_path / "trainer", [], transport=WithDeltas(Carried(carrier)))
 
     async def scenario(*clients):
         await publisher.follow(clients)

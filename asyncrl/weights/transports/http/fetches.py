@@ -11,10 +11,10 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.weights.chunks import WHOLE, Chunks
-from asyncrl.weights.fetch import Fetch
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.offered import BYTES_ROUTE, Offered
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.transports.http.fetch import Fetch
+from asyncrl.weights.transports.http.offered import BYTES_ROUTE, Offered
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ class Fetches:
             return
         await self._cancel()
         if order.kind == WHOLE:
-            # Else it would be applied to what comes now.
-            self._staging.delta_path(file).unlink(missing_ok=True)
+            self._staging.drop_short(file)
         path, resume = await asyncio.to_thread(
             self._staging.fetch_room, file, order.kind, order.chunks.num_bytes
         )

@@ -10,11 +10,16 @@ import asyncio
 from collections.abc import Sequence
 
 from asyncrl.errors import AsyncRLError
-from asyncrl.weights.carrier import ANSWER_S, EngineControl, ask_each, carry_limit_s
-from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.collective import LOOPBACK, advertised
+from asyncrl.weights.carrier import (
+    ANSWER_S,
+    LOOPBACK,
+    advertised,
+    ask_each,
+    carry_limit_s,
+)
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.nixl_agent import Agent
+from asyncrl.weights.transport import EngineControl
+from asyncrl.weights.transports.nixl.agent import Agent
 
 STALL_S = 30.0
 
@@ -33,7 +38,7 @@ class NixlCarrier:
         missed: dict[str, str] = {}
         async with self._one_at_a_time:
             bases = await ask_each(engines, "weights/base", file.to_json(), ANSWER_S, missed)
-            kinds = {url: kind_for(file, answer["base"]) for url, answer in bases.items()}
+            kinds = {url: file.kind_for(answer["base"]) for url, answer in bases.items()}
             left = [engine for engine in engines if engine.url in kinds]
             if not left:
                 return missed
@@ -53,8 +58,8 @@ class NixlCarrier:
     async def _lend(
         self, agent: Agent, file: WeightFile, engines: Sequence[EngineControl], kinds: dict[str, str]
     ) -> dict[str, str]:
-        paths = {WHOLE: file.path} | ({DELTA: file.delta.path} if file.delta is not None else {})
-        lent = await asyncio.to_thread(agent.lend, {kind: paths[kind] for kind in set(kinds.values())})
+        paths = {kind: file.source(kind)[0] for kind in set(kinds.values())}
+        lent = await asyncio.to_thread(agent.lend, paths)
         limit_s = carry_limit_s(file)
         bodies = []
         for engine in engines:
@@ -68,8 +73,3 @@ class NixlCarrier:
 
     def close(self) -> None:
         """Nothing is kept from one version to the next."""
-
-
-def kind_for(file: WeightFile, base: str) -> str:
-    """Return what an engine is to read that has loaded weights of the checksum `base`."""
-    return DELTA if file.has_delta_from(base) else WHOLE

@@ -9,14 +9,17 @@ import time
 import pytest
 import torch
 
+from asyncrl.endpoint import route_to
 from asyncrl.errors import InfrastructureError
-from asyncrl.weights import carrier as carrier_module
-from asyncrl.weights import collective
-from asyncrl.weights.carrier import CollectiveCarrier
-from asyncrl.weights.collective import Group, GroupPlace, advertised, choose_backend, receive_file, route_to
+from asyncrl.weights import carrier as carriers
+from asyncrl.weights.carrier import advertised
 from asyncrl.weights.files import WeightFile, verify_weights, write_weights
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.transports.collective import carrier as carrier_module
+from asyncrl.weights.transports.collective import group
+from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
+from asyncrl.weights.transports.collective.group import Group, GroupPlace, choose_backend, receive_file
 
 CPU = torch.device("cpu")
 
@@ -124,7 +127,7 @@ def has(engine, file: WeightFile):
 def test_files_reach_all_ranks_of_all_engines_and_a_lost_engine_does_not_keep_them_from_the_others(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(collective, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(group, "BUCKET_BYTES", 1000)
     one, two = Engine("one", tmp_path / "one", 2), Engine("two", tmp_path / "two", 1)
     files = [
         write_weights(tmp_path, version, [("w", torch.full((5003,), float(version)))])
@@ -162,7 +165,8 @@ def test_files_reach_all_ranks_of_all_engines_and_a_lost_engine_does_not_keep_th
 def test_an_engine_that_hangs_in_a_transfer_is_left_within_its_deadline_and_the_others_get_the_file(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(carrier_module, "ANSWER_S", 2.0)
+    for module in (carriers, carrier_module):
+        monkeypatch.setattr(module, "ANSWER_S", 2.0)
     one, two = Engine("one", tmp_path / "one", 2), Engine("two", tmp_path / "two", 1)
     file = write_weights(tmp_path, 1, [("w", torch.arange(5003.0))])
 

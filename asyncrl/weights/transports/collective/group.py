@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -28,7 +27,6 @@ from asyncrl.endpoint import route_to
 
 BUCKET_BYTES = 64 * 2**20
 CPU = "cpu"
-LOOPBACK = "127.0.0.1"
 _BLOCKING = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 """A lost peer must raise where it is waited for; by default NCCL's watchdog would end the whole process."""
 
@@ -59,12 +57,6 @@ def device_name(device: torch.device) -> str:
     if device.type == CPU:
         return CPU
     return f"{socket.gethostname()}/{torch.cuda.get_device_properties(device).uuid}"
-
-
-def advertised(urls: Sequence[str]) -> str:
-    """Return the address under which all engines reach this process: loopback only if all are on this machine."""
-    hosts = [urlsplit(url).hostname or LOOPBACK for url in urls]
-    return next((found for host in hosts if not (found := route_to(host)).startswith("127.")), LOOPBACK)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from asyncrl.errors import AsyncRLError
-from asyncrl.weights.carrier import ANSWER_S, EngineControl, ask_each
-from asyncrl.weights.chunks import CHUNK_BYTES, DELTA, WHOLE, Chunks, chunks_of
-from asyncrl.weights.fetches import FetchOrder
+from asyncrl.weights.carrier import ANSWER_S, ask_each
+from asyncrl.weights.chunks import CHUNK_BYTES, WHOLE, Chunks, chunks_of
 from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transport import EngineControl
+from asyncrl.weights.transports.http.fetches import FetchOrder
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -92,12 +93,13 @@ class HttpCarrier:
     ) -> dict[str, FetchOrder]:
         """Return what each engine that answers is to fetch, and from whom."""
         bases = await ask_each(engines, "weights/base", file.to_json(), ANSWER_S, missed)
-        fits = [url for url in bases if file.has_delta_from(bases[url]["base"])]
+        kinds = {url: file.kind_for(answer["base"]) for url, answer in bases.items()}
         orders: dict[str, FetchOrder] = {}
-        for kind, urls in ((DELTA, fits), (WHOLE, [url for url in bases if url not in fits])):
+        for kind in (*file.forms, WHOLE):
+            urls = [url for url in bases if kinds[url] == kind]
             if not urls:
                 continue
-            path = file.delta.path if kind == DELTA and file.delta is not None else file.path
+            path, _ = file.source(kind)
             chunks = await asyncio.to_thread(chunks_of, path, self.chunk_bytes)
             holders = [url for url in self._holders if url not in urls] if kind == WHOLE else []
             above = tree(urls)
@@ -111,7 +113,7 @@ class HttpCarrier:
 
     async def _wait(self, engine: EngineControl, file: WeightFile, chunks: Chunks) -> str:
         """Wait until an engine has what it fetches; return why it has not, "" if it has."""
-        body = replace(file, delta=None).to_json()
+        body = replace(file, forms={}).to_json()
         deadline = time.monotonic() + ANSWER_S + self.stall_s + chunks.num_bytes / SLOWEST_BYTES_PER_S
         pause_s = FIRST_LOOK_S
         while True:

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.weights import delta as module
 from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.delta import apply_delta, write_delta
 from asyncrl.weights.files import write_weights
+from asyncrl.weights.transports.delta import files as module
+from asyncrl.weights.transports.delta.files import apply_delta, write_delta
 
 COUNT = 100_003
 

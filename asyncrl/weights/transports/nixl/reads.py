@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.errors import AsyncRLError, InputError
-from asyncrl.weights.chunks import DELTA, WHOLE
+from asyncrl.weights.chunks import WHOLE
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.nixl_agent import Agent, LentMemory, lent_memory_from_json
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, lent_memory_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def read_order_from_json(body: Mapping[str, Any], file: WeightFile) -> ReadOrder
     order = ReadOrder(
         str(body["kind"]), lent_memory_from_json(body["lent"]), float(body["limit_s"]), float(body["stall_s"])
     )
-    sizes = {WHOLE: file.num_bytes} | ({DELTA: file.delta.num_bytes} if file.delta is not None else {})
+    sizes = {kind: file.source(kind)[1] for kind in (WHOLE, *file.forms)}
     if sizes.get(order.kind) != order.lent.num_bytes:
         raise ValueError(f"{order.lent.num_bytes} bytes are lent of {order.kind!r}, the version has {sizes}")
     return order
@@ -74,7 +74,6 @@ class Reads:
             path.unlink(missing_ok=True)
             return str(error)
         if order.kind == WHOLE:
-            # Else it would be applied to what has come now.
-            self._staging.delta_path(file).unlink(missing_ok=True)
+            self._staging.drop_short(file)
         os.replace(path, self._staging.complete_path(file, order.kind))
         return ""

@@ -14,14 +14,16 @@ import torch
 
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.weights import nixl_agent, publish
+from asyncrl.weights import publish
+from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.delta import Delta
-from asyncrl.weights.files import WeightFile, verify_weights, write_weights
-from asyncrl.weights.nixl_agent import Agent, LentMemory, check_nixl, lent_memory_from_json
-from asyncrl.weights.nixl_carrier import NixlCarrier, kind_for
+from asyncrl.weights.files import ShortForm, WeightFile, verify_weights, write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.reads import read_order_from_json
+from asyncrl.weights.transports.delta.transport import WithDeltas
+from asyncrl.weights.transports.nixl import agent as nixl_agent
+from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, check_nixl, lent_memory_from_json
+from asyncrl.weights.transports.nixl.carrier import NixlCarrier
+from asyncrl.weights.transports.nixl.reads import read_order_from_json
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 
@@ -31,7 +33,7 @@ NUM_ELEMENTS = 100_000
 # Lends a file until its input ends.
 LENDER = """
 import sys
-from asyncrl.weights.nixl_agent import Agent
+from asyncrl.weights.transports.nixl.agent import Agent
 agent = Agent(True)
 lent = agent.lend({"whole": sys.argv[1]})["whole"]
 print(lent.metadata.hex(), lent.address, lent.num_bytes, flush=True)
@@ -58,11 +60,15 @@ def numbers(version):
 
 def test_an_engine_reads_the_delta_if_it_has_what_that_builds_on_and_the_whole_file_otherwise():
     file = WeightFile(2, "/two", "b" * 32, 10)
-    assert kind_for(file, "a" * 32) == WHOLE
+    assert file.kind_for("a" * 32) == WHOLE
     changed = WeightFile(
-        2, "/two", "b" * 32, 10, delta=Delta(path="/two.delta", base_checksum="a" * 32, num_bytes=4)
+        2,
+        "/two",
+        "b" * 32,
+        10,
+        forms={DELTA: ShortForm(path="/two.delta", base_checksum="a" * 32, num_bytes=4)},
     )
-    assert [kind_for(changed, base) for base in ("a" * 32, "c" * 32, "")] == [DELTA, WHOLE, WHOLE]
+    assert [changed.kind_for(base) for base in ("a" * 32, "c" * 32, "")] == [DELTA, WHOLE, WHOLE]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +112,7 @@ def test_engines_get_each_version_what_changed_if_they_can_use_it_and_all_of_it_
     monkeypatch.setattr(publish, "WATCH_S", 0.05)
     engines = started("one", "two")
     carrier = NixlCarrier()
-    publisher = FilePublisher(tmp_path / "trainer", [], carrier=carrier, deltas=True)
+    publisher = FilePublisher(tmp_path / "trainer", [], transport=WithDeltas(Carried(carrier)))
 
     async def scenario(*clients):
         await publisher.follow(clients)
@@ -119,8 +125,7 @@ def test_engines_get_each_version_what_changed_if_they_can_use_it_and_all_of_it_
             assert report.failed == {}
             assert all(torch.equal(engine.policy.loaded[version]["w"], weights) for engine in engines)
             lent.append(carrier.lent_bytes - sum(lent))
-        assert file.delta is not None
-        assert lent == [2 * file.num_bytes, 2 * file.delta.num_bytes]
+        assert lent == [2 * file.num_bytes, 2 * file.forms[DELTA].num_bytes]
         # As after a restart.
         policy = engines[1].policy
         policy.position.file, policy.position.version = None, 0

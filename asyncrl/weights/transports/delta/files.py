@@ -14,7 +14,6 @@ import json
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow
 
 from asyncrl.errors import InputError
+from asyncrl.weights.files import ShortForm
 
 PART_BYTES = 32 * 2**20
 """Of the new file that are compared and compressed at once."""
@@ -30,17 +30,7 @@ WORTH_IT = 0.5
 THREADS = min(16, os.cpu_count() or 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A file that turns one weight file into another."""
-
-    path: str
-    num_bytes: int
-    base_checksum: str
-    """Of the file that it turns into the new one."""
-
-
-def write_delta(base: str | Path, base_checksum: str, new: str | Path, path: str | Path) -> Delta | None:
+def write_delta(base: str | Path, base_checksum: str, new: str | Path, path: str | Path) -> ShortForm | None:
     """Write what turns `base` into `new`; None if that is not much smaller, or their tensors are laid out differently.
 
     Raises OSError.
@@ -71,7 +61,7 @@ def write_delta(base: str | Path, base_checksum: str, new: str | Path, path: str
             for _, body in parts:
                 file.write(body)
         os.replace(partial, path)
-    return Delta(str(path), os.stat(path).st_size, base_checksum)
+    return ShortForm(str(path), os.stat(path).st_size, base_checksum)
 
 
 def apply_delta(base: str | Path, delta: str | Path, path: str | Path) -> None:

@@ -1,0 +1,20 @@
+"""What hooks of the ledger are told from outside its transactions (`hook_routes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncrl.data.codec import task_to_map
+from asyncrl.services.buffer.client import BufferClient, BufferClientSync
+from asyncrl.types import Task
+
+
+async def add_pool(client: BufferClient, tasks: Sequence[Task], total: int) -> int:
+    """Give the curriculum its tasks; return how many were new. Raises `ConflictError` for another pool."""
+    body = {"tasks": [task_to_map(task) for task in tasks], "total": total}
+    return int((await client.tell("/v1/pool", body))["added"])
+
+
+def join_opponents(client: BufferClientSync, versions: Sequence[int]) -> None:
+    """Have copies of these versions of the run's exploiter, and no others, be members of the population."""
+    client.tell("/v1/opponents", {"versions": list(versions)})
