@@ -250,7 +250,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run undisturbed and disturbed; return the report."""
-    lent = [*((kind, SOME_S) for kind in args.lend), *(("SIGSTOP", seconds) for seconds in args.stop_s)]
+    lent = [*(("SIGSTOP", seconds) for seconds in args.stop_s), *((kind, SOME_S) for kind in args.lend)]
+    # Everything else is seen with a clock that was set.
+    lent.sort(key=lambda one: one[0] != "clock")
     if lent:
         args.kills = sum(1 if kind == "clock" else ROLES for kind, _ in lent)
     steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
