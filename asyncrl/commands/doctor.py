@@ -7,7 +7,6 @@ import asyncio
 import ctypes
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.console import say
 from asyncrl.errors import ConfigError
 from asyncrl.http_clients import set_proxies
+from asyncrl.machine import usable_cpus, usable_memory_bytes
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -153,10 +153,10 @@ def check_libraries() -> list[tuple[str, str]]:
 def check_memory() -> list[tuple[str, str]]:
     import psutil
 
-    total = psutil.virtual_memory().total / 2**30
+    total = usable_memory_bytes(psutil.virtual_memory().total) / 2**30
     rows = [
         (
-            f"{os.cpu_count()} CPUs, {total:.0f} GiB memory",
+            f"{usable_cpus()} CPUs, {total:.0f} GiB memory",
             "" if total >= 7 else "the CPU demo needs about 7 GiB of memory",
         )
     ]

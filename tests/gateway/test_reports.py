@@ -47,7 +47,7 @@ def item(role, kind, text, **more):
          "assistant\nb"),
         # vllm#33089, vllm#45273: the second turn, with the answer to the first as it was sent.
         (RESPONSES, {"input": [item("user", "input_text", "a"),
-                               item("assistant", "output_text", "b", annotations=[]) | {"id": "m1", "status": "completed"},
+                               item("assistant", "output_text", "b", annotations=[]) | {"id": "m1", "status": "done"},
                                item("user", "input_text", "c")], "max_output_tokens": 5}, "assistant\nb"),
         # llama.cpp#20156: tools that are no functions.
         (RESPONSES, {"input": "a", "tools": [{"type": "web_search"}, {"type": "image_generation"},

@@ -11,7 +11,6 @@ import atexit
 import concurrent.futures
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.helper_process import few_variables
+from asyncrl.machine import usable_cpus
 from asyncrl.rewards.answers.equality import Ask, needed, plan, settle
 from asyncrl.rewards.protocol import NotJudged
 
@@ -30,7 +30,7 @@ SILENT_S = 120.0
 """Without any verdict while some are asked for: each comparison has far less than that, so the process is suspended or
 hangs. It is ended, and what it was asked is not judged."""
 WATCH_S = 5.0
-SLOTS = max(2, os.cpu_count() or 2)
+SLOTS = max(2, usable_cpus())
 MISSING = "the math grader did not start; is math-verify installed (pip install math-verify)?"
 
 _UNDONE = re.compile(
