@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 UNLIMITED_BYTES = 2**60
 """From here on a limit of cgroup v1 is none."""
+LEAST_FILES = 1024
+WANTED_FILES = 65536
 USER_VARIABLES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 """What `getpass.getuser` reads, in its order, before it looks up the user id."""
 
@@ -41,6 +45,21 @@ def name_user() -> None:
         pwd.getpwuid(os.getuid())
     except KeyError:
         os.environ["USER"] = f"uid{os.getuid()}"
+
+
+def open_files() -> int:
+    """Return how many files each process of a run may have open, once that is as many as it is allowed.
+
+    The limit that a shell gives (1024, for programs that use `select`) is raised to what the system allows, at most
+    `WANTED_FILES`. Children inherit it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return WANTED_FILES if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _cpu_quotas() -> Iterator[float]:

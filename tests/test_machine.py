@@ -3,6 +3,8 @@
 import getpass
 import os
 import pwd
+import subprocess
+import sys
 
 import pytest
 
@@ -101,3 +103,32 @@ def test_an_account_and_a_name_of_ones_own_stay(monkeypatch):
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: None)
     machine.name_user()
     assert (getpass.getuser(), "USER" in os.environ) == ("ada", False)
+
+
+LIMITS = """
+import resource, sys
+from asyncrl.machine import open_files
+hard = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+print(open_files(), resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
+"""
+
+
+def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
+    """verl#2047, NeMo-RL#988: runs crashed under the 1024 that a shell gives."""
+    done = subprocess.run([sys.executable, "-c", LIMITS, "512"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["512", "True"]
+
+
+def test_python_m_asyncrl_does_not_import_a_users_files_for_the_standard_librarys(tmp_path):
+    """cpython#95893, numpy#16198."""
+    for name in ("token", "random", "copy", "calendar", "types", "argparse", "logging"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the user')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncrl", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

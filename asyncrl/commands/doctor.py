@@ -16,7 +16,7 @@ from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.console import say
 from asyncrl.errors import ConfigError
 from asyncrl.http_clients import set_proxies
-from asyncrl.machine import usable_cpus, usable_memory_bytes
+from asyncrl.machine import LEAST_FILES, WANTED_FILES, open_files, usable_cpus, usable_memory_bytes
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -160,6 +160,9 @@ def check_memory() -> list[tuple[str, str]]:
             "" if total >= 7 else "the CPU demo needs about 7 GiB of memory",
         )
     ]
+    files = open_files()
+    few = f"a process needs {LEAST_FILES}; raise the hard limit (ulimit -Hn, docker run --ulimit nofile={WANTED_FILES})"
+    rows.append((f"{files} open files", few if files < LEAST_FILES else ""))
     shm = Path("/dev/shm")
     if shm.is_dir():
         free = shutil.disk_usage(shm).free / 2**30
