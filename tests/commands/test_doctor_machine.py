@@ -9,8 +9,12 @@ MIB, GIB = 2**20, 2**30
 
 @pytest.mark.parametrize(
     ("total", "free", "advice"),
-    [(64 * MIB, 64 * MIB, "docker run --ipc=host"), (16 * GIB, 1 * MIB, "engine.weights_dir"), (16 * GIB, 16 * GIB, "")],
-)  # fmt: skip
+    [
+        (64 * MIB, 64 * MIB, "docker run --ipc=host"),
+        (16 * GIB, 1 * MIB, "engine.weights_dir"),
+        (16 * GIB, 16 * GIB, ""),
+    ],
+)
 def test_shared_memory_that_is_too_small_is_told_with_what_to_do(total, free, advice):
     """gpustack#5014, ray#13624."""
     said = doctor._shm_problem(total, free)
