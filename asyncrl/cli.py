@@ -23,6 +23,7 @@ from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_last
+from asyncrl.machine import name_user, open_files
 from asyncrl.process_start import leave_safe_path
 
 COMMANDS = (
@@ -100,6 +101,8 @@ def _main(arguments: Sequence[str]) -> int:
         build_parser().print_help(sys.stderr)
         return 2
     exempt()
+    name_user()
+    open_files()
     escape_logging()
     if on_cpu():
         # Otherwise DeepSpeed warns on the console that it has found no GPU.

@@ -85,8 +85,10 @@ class HelperProcess:
 def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:
     """Return one line of the child's output, empty at its end or at the deadline."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], deadline_s)
-    return process.stdout.readline() if ready else b""
+    # Not `select`, which refuses descriptors from 1024 on.
+    waiting = select.poll()
+    waiting.register(process.stdout, select.POLLIN)
+    return process.stdout.readline() if waiting.poll(1000 * deadline_s) else b""
 
 
 def few_variables(*more: str) -> dict[str, str]:

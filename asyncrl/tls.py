@@ -25,6 +25,8 @@ VARIABLE = "ASYNCRL_TLS"
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 CA_KEY = "ca.key"
 DAYS = 365
+CLOCK_DAYS = 2
+"""Before its date a certificate holds, too."""
 ALWAYS = ("localhost", "127.0.0.1")
 """Processes of one machine also call each other at loopback."""
 
@@ -98,8 +100,8 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
             .issuer_name(issuer)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            # Clocks of machines differ.
-            .not_valid_before(now - datetime.timedelta(hours=1))
+            # Clocks of machines differ, and are set.
+            .not_valid_before(now - datetime.timedelta(days=CLOCK_DAYS))
             .not_valid_after(now + datetime.timedelta(days=DAYS))
         )
 

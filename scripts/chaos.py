@@ -12,8 +12,10 @@ or slowed by a proxy. `engine.count=2 env.processes=2 train.ranks=2` has several
     no process, lease, session, semaphore, segment of shared memory, weight folder or temporary file is left
 
 With `--stop-s 10 30 90` nothing is killed: a process of each role is suspended for 10 s, one after the other, then for
-30 s, then for 90 s. `--lend EMFILE "no disk" partition` does the same with other faults that go away again: no further
-file descriptor, files that cannot grow, all connections of a role cut. No process may be restarted then.
+30 s, then for 90 s. `--lend clock EMFILE "no disk" partition` does the same with other faults that go away again: no
+further file descriptor, files that cannot grow, all connections of a role cut; with `clock` the clock of the run's
+processes is set an hour ahead, then an hour behind. What comes back within `run.silence_timeout_s` may not be
+restarted, and what is suspended for longer must be.
 
 With `--nodes N` the run is on N further machines, network namespaces with their own addresses, `/dev/shm` and `/tmp`,
 and each fault kills everything on one of them. A moment later the machine is there again, empty but for asyncrl, or so
@@ -60,6 +62,7 @@ from testing.faults import Monkey, Network
 from testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
 from testing.lent_faults import SOME_S, LendingMonkey
 from testing.namespaces import Link, Machines, problem
+from testing.set_clock import remove_clock, start_again_with_clock
 from testing.spread_run import SpreadRun
 
 STEPS_PER_FAULT = 3
@@ -80,11 +83,11 @@ OVERRIDES = (
     "env.services=1",
 )
 """Small steps and short waits, so that many faults fit into a few minutes; a learning rate for many small steps."""
-PROCESS_FAULTS = ("SIGKILL", "SIGSTOP", "EMFILE", "no disk", "partition")
+PROCESS_FAULTS = ("SIGKILL", "SIGSTOP", "EMFILE", "no disk", "partition", "clock")
 ROLES = 6
 """Kinds of victims of a run with one environment service; with more, `--stop-s` needs more steps."""
-SILENCE_FACTOR = 2
-"""What is lent to a process it has back within half its limit of silence."""
+SILENCE_S = 60.0
+"""The limit of silence where faults go away again: the one that a run has by default."""
 AWAY_S = (0.5, 5.0)
 LONG_AWAY_S = 45.0
 """How long a killed machine is away. It counts as lost after 12 s, and its processes move 5 s later."""
@@ -195,6 +198,8 @@ class ChaosRun(SpreadRun):
 def main() -> int:
     args = parse_arguments()
     folder = Path(tempfile.mkdtemp(prefix="asyncrl-chaos-"))
+    if "clock" in args.lend:
+        start_again_with_clock(folder)
     try:
         report = chaos(args, folder)
     except BaseException:
@@ -205,6 +210,7 @@ def main() -> int:
     print(json.dumps({k: v for k, v in report.items() if k != "faults"}, indent=2))
     wrong = [name for name, held in report["checks"].items() if not held]
     print(f"chaos: {'failed: ' + ', '.join(wrong) if wrong else 'everything held'}", file=sys.stderr)
+    remove_clock()
     if wrong:
         print(f"chaos: the run is kept in {folder}", file=sys.stderr)
     else:
@@ -232,7 +238,7 @@ def parse_arguments() -> argparse.Namespace:
         help="instead of kills, suspend a process of each role for so long, then for the next of these times",
     )  # fmt: skip
     parser.add_argument(
-        "--lend", nargs="+", default=[], choices=["EMFILE", "no disk", "partition"],
+        "--lend", nargs="+", default=[], choices=["clock", "EMFILE", "no disk", "partition"],
         help="instead of kills, faults that go away again, for each role",
     )  # fmt: skip
     parser.add_argument("--json", help="file for the report")
@@ -245,8 +251,10 @@ def parse_arguments() -> argparse.Namespace:
 def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run undisturbed and disturbed; return the report."""
     lent = [*(("SIGSTOP", seconds) for seconds in args.stop_s), *((kind, SOME_S) for kind in args.lend)]
+    # Everything else is seen with a clock that was set.
+    lent.sort(key=lambda one: one[0] != "clock")
     if lent:
-        args.kills = ROLES * len(lent)
+        args.kills = sum(1 if kind == "clock" else ROLES for kind, _ in lent)
     steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
     if args.far and args.nodes < 2:
         raise ConfigError(f"--far needs --nodes 2 or more, got {args.nodes}")
@@ -257,9 +265,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     link = Link(args.round_trip_ms / 2000, args.mbit * 1e6 / 8) if args.far else None
     far = range(2, args.nodes + 1) if args.far else ()
     node_roles = {1: NEAR_ROLES, **dict.fromkeys(far, FAR_ROLES)} if args.far else {}
-    patient = (
-        [f"run.silence_timeout_s={SILENCE_FACTOR * max(seconds for _, seconds in lent)}"] if lent else []
-    )
+    patient = [f"run.silence_timeout_s={SILENCE_S}"] if lent else []
     wanted = [
         *OVERRIDES,
         *spread,
@@ -343,8 +349,10 @@ def check(run: ChaosRun, summary: dict[str, Any], baseline: dict[str, Any] | Non
         or len([f for f in run.monkey.faults if f.kind in PROCESS_FAULTS]) == run.monkey.kills,
         **check_ledger(run.folder.path, run.config.buffer.max_staleness, summary["steps"]),
     }
-    if run.lent:
-        found["no process was killed that came back"] = not summary["restarts"]
+    if isinstance(run.monkey, LendingMonkey):
+        hasty, left = run.monkey.killed(run.config.run.silence_timeout_s)
+        found["no process was killed that came back in time"] = not hasty
+        found["what was away for longer was restarted"] = not left
     if baseline is not None:
         after = summary["eval_after"]
         found["success is within noise"] = (

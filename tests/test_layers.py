@@ -29,6 +29,7 @@ LAYERS = [
         "tls",
         "tracing",
         "clock",
+        "machine",
         "agent_time",
         "images",
         "progress",

@@ -17,8 +17,8 @@ def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "config",
         help="print a recipe's resolved configuration, after checking it",
-        description="Print a recipe's resolved configuration, after checking it. The check imports the environment, "
-        "curriculum and rewards that the recipe names, and so runs their code: use --no-code for a recipe that you do "
+        description="Print a recipe's resolved configuration, after checking it. The check imports the environment "
+        "and curriculum that the recipe names, and so runs their code: use --no-code for a recipe that you do "
         "not trust.",
     )
     parser.add_argument(

@@ -7,7 +7,6 @@ import asyncio
 import ctypes
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.console import say
 from asyncrl.errors import ConfigError
 from asyncrl.http_clients import set_proxies
+from asyncrl.machine import LEAST_FILES, WANTED_FILES, open_files, usable_cpus, usable_memory_bytes
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -153,13 +153,16 @@ def check_libraries() -> list[tuple[str, str]]:
 def check_memory() -> list[tuple[str, str]]:
     import psutil
 
-    total = psutil.virtual_memory().total / 2**30
+    total = usable_memory_bytes(psutil.virtual_memory().total) / 2**30
     rows = [
         (
-            f"{os.cpu_count()} CPUs, {total:.0f} GiB memory",
+            f"{usable_cpus()} CPUs, {total:.0f} GiB memory",
             "" if total >= 7 else "the CPU demo needs about 7 GiB of memory",
         )
     ]
+    files = open_files()
+    few = f"a process needs {LEAST_FILES}; raise the hard limit (ulimit -Hn, docker run --ulimit nofile={WANTED_FILES})"
+    rows.append((f"{files} open files", few if files < LEAST_FILES else ""))
     shm = Path("/dev/shm")
     if shm.is_dir():
         free = shutil.disk_usage(shm).free / 2**30

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.clock import age_s
 from asyncrl.console import shown
 from asyncrl.credentials import JOINS, join_credentials, stored_credentials
 from asyncrl.errors import ConfigError
@@ -82,7 +82,7 @@ def show(args: argparse.Namespace) -> int:
             [
                 name, line.state, f"{line.step}/{line.num_steps}", _number(line.reward),
                 _number(line.success_before), _number(line.success_after), line.environment, line.preset,
-                _age(time.time() - line.changed),
+                _age(max(0.0, age_s(line.changed))),
             ]
         )  # fmt: skip
     _print_table(
@@ -130,7 +130,7 @@ def prune(args: argparse.Namespace) -> int:
     chosen = choose_runs(args.place, _seconds(args.older_than) if args.older_than else 0.0, args.keep or 0)
     for one in chosen:
         what = f"stays: {one.kept_because}" if one.kept_because else f"{one.num_bytes / 2**20:.1f} MiB"
-        print(f"{one.folder}  written {_age(time.time() - one.changed)}  {what}")
+        print(f"{one.folder}  written {_age(max(0.0, age_s(one.changed)))}  {what}")
     going = [one for one in chosen if not one.kept_because]
     if not going:
         print("nothing to delete")

@@ -30,7 +30,7 @@ def shown_parts(body: dict[str, Any], reads_images: bool) -> tuple[dict[str, Any
     for name in ("system", "instructions"):
         if isinstance(body.get(name), list):
             changed[name] = _parts(body[name], False, dropped, _LEVELS)
-    return (changed if dropped else body), tuple(dropped)
+    return (changed if changed != body else body), tuple(dropped)
 
 
 def _holder(holder: Any, reads_images: bool, dropped: list[str], levels: int) -> Any:
@@ -63,5 +63,22 @@ def _part(part: Any, images: bool, dropped: list[str], levels: int) -> Any:
     if kind in IMAGES:
         dropped.append("image")
         return {"type": "text", "text": "[image: this model reads text]"}
+    if (text := _text_of(part)) is not None:
+        return {"type": "text", "text": text}
     dropped.append(f"part {kind[:40]}")
     return {"type": "text", "text": f"[{kind[:40]}: this model reads text]"}
+
+
+def _text_of(part: dict[str, Any]) -> str | None:
+    """Return the text of a document or search result that is one, with its title; None for others, such as a PDF."""
+    source = part.get("source") if part["type"] == "document" else {**part, "type": "content"}
+    if part["type"] not in ("document", "search_result") or not isinstance(source, dict):
+        return None
+    held = source.get("data") if source.get("type") == "text" else source.get("content")
+    if isinstance(held, list):
+        texts = [one.get("text") if isinstance(one, dict) else None for one in held]
+        held = "\n".join(texts) if all(isinstance(text, str) for text in texts) else None
+    if not isinstance(held, str):
+        return None
+    title = part.get("title")
+    return f"{title}\n{held}" if isinstance(title, str) and title else held

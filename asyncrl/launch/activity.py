@@ -24,6 +24,7 @@ from typing import Any
 import aiohttp
 import psutil
 
+from asyncrl.clock import stamp_s
 from asyncrl.credentials import Credentials, authorization
 from asyncrl.data.codec import unpack
 from asyncrl.launch.process_group import ManagedProcess
@@ -83,7 +84,7 @@ class ActivityLog:
         environments = _chosen(await states("env", self._environments, self._credentials), _ENVIRONMENT)
         cores, memory_bytes = self._used()
         line = {
-            "time": round(time.time(), 3),
+            "time": round(stamp_s(), 3),
             "engines": engines,
             "environments": environments,
             "buffer": {name: stats[name] for name in _BUFFER},

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncrl.clock import stamp_s
 from asyncrl.credentials import Credentials
 from asyncrl.launch.activity import states
 from asyncrl.launch.process_group import STOP_GRACE_S, ManagedProcess, with_reason
@@ -163,4 +164,4 @@ def work_of(role: str, state: Mapping[str, Any]) -> int:
 def write_event(folder: Path, event: Mapping[str, Any]) -> None:
     """Append an event to the `scaling.jsonl` of a run."""
     with open(folder / FILE, "a", encoding="utf-8") as file:
-        file.write(json.dumps({"time": round(time.time(), 3)} | dict(event)) + "\n")
+        file.write(json.dumps({"time": round(stamp_s(), 3)} | dict(event)) + "\n")

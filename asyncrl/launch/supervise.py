@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from asyncrl.clock import stamp_s
 from asyncrl.disk import unwritable
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.death import address_taken, lacks_memory
@@ -362,7 +363,7 @@ class Supervisor:
         one.start_deadline = None
         if not one.restarts:
             return
-        event: dict[str, Any] = {"time": time.time(), "name": one.process.name, "why": one.why}
+        event: dict[str, Any] = {"time": stamp_s(), "name": one.process.name, "why": one.why}
         if one.reason:
             event["reason"] = one.reason
         with open(self.record, "a", encoding="utf-8") as file:

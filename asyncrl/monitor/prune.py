@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.clock import age_s
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import read_json
 from asyncrl.monitor.runs import find_runs, read_config, run_line
@@ -45,7 +45,7 @@ def choose_runs(place: Path, older_than_s: float, keep: int) -> list[Prunable]:
     runs = [folder for folder in lines if not _is_other(folder)]
     oldest_first = sorted(runs, key=lambda folder: lines[folder].changed)
     old = oldest_first[: max(0, len(runs) - keep)] + [folder for folder in lines if folder not in runs]
-    old = [folder for folder in old if time.time() - lines[folder].changed > older_than_s]
+    old = [folder for folder in old if age_s(lines[folder].changed) > older_than_s]
     bases = {folder.name: _model(folder) for folder in lines if folder not in old}
     found = []
     for folder in old:

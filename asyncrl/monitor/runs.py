@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from asyncrl.clock import age_s
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import read_json
 from asyncrl.monitor.evaluations import evaluations
@@ -146,7 +146,7 @@ def state_of(folder: Path, config: dict[str, Any]) -> str:
 
 def _writes(folder: Path) -> bool:
     run = folder.parent.parent if folder.parent.name == "policies" else folder
-    return time.time() - _changed(run) < ALIVE_S
+    return abs(age_s(_changed(run))) < ALIVE_S
 
 
 def read_config(folder: Path) -> dict[str, Any]:

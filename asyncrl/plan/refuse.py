@@ -14,6 +14,7 @@ import psutil
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.placement import plan
+from asyncrl.machine import usable_memory_bytes
 from asyncrl.plan.machine import gpu_memory
 from asyncrl.process_start import start_process
 
@@ -42,7 +43,7 @@ def check_memory(config: Config, even_so: bool = False) -> Config:
     try:
         if sizes:
             return _check_gpus(config, sizes)
-        _check_host(config, psutil.virtual_memory().total)
+        _check_host(config, usable_memory_bytes(psutil.virtual_memory().total))
     except ConfigError as error:
         if not even_so:
             raise ConfigError(f"{error}\n{EVEN_SO} starts the run all the same") from None

@@ -7,7 +7,6 @@ import base64
 import inspect
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
+from asyncrl.machine import usable_cpus
 from asyncrl.rewards.protocol import Completion, NotJudged, Score
 from asyncrl.rewards.rows import describe_row
 from asyncrl.rewards.signatures import Signature
@@ -23,7 +23,7 @@ from asyncrl.types import MAX_REWARD
 
 MAIN = Path(__file__).with_name("user_main.py")
 TIMEOUT_S = 60.0
-PROCESSES = min(8, max(2, os.cpu_count() or 2))
+PROCESSES = min(8, max(2, usable_cpus()))
 """The processes of a plain function: so many calls run at once. All calls of a coroutine function share one."""
 
 

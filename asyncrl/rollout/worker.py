@@ -13,13 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from asyncrl.clock import now_s
+from asyncrl.clock import now_s, stamp_s
 from asyncrl.errors import (
     AsyncRLError,
     ConflictError,
@@ -78,7 +77,7 @@ class WorkerCounters:
     history_forks: int = 0
     """Turns before which the chat template would have rewritten what the policy had read or written."""
     leases_lost: int = 0
-    started: float = field(default_factory=time.time)
+    started: float = field(default_factory=stamp_s)
 
     def add(self, group: Group) -> None:
         self.groups += 1
@@ -154,7 +153,7 @@ class RolloutLoop:
     async def _slot(self) -> None:
         while not self._draining.is_set():
             async with self._turns:
-                asked_s = time.time()
+                asked_s = stamp_s()
                 lease = await self._lease()
             if lease is not None and self._draining.is_set():
                 # Granted to a call that waited.

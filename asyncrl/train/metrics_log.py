@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
+from asyncrl.clock import stamp_s
 from asyncrl.run.sinks import Sink, TensorBoardSink, numbers_of
 
 log = logging.getLogger("asyncrl.train")
@@ -33,7 +33,7 @@ class MetricsLog:
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         """Record one step; non-numbers go to the JSON lines only. The step after a sink's failure has `sink/error`."""
-        record = {"step": step, "time": time.time(), **metrics}
+        record = {"step": step, "time": stamp_s(), **metrics}
         if self._sink is not None:
             try:
                 self._sink.write(step, record["time"], numbers_of(metrics))

@@ -14,12 +14,12 @@ k+1 is taken and trained. Version k+2 is copied when that thread has ended, so o
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from asyncrl.algo.objective import Objective
+from asyncrl.clock import stamp_s
 from asyncrl.config import Config
 from asyncrl.errors import StopError
 from asyncrl.tracing import groups_spans
@@ -243,7 +243,7 @@ class Trainer:
             of_features |= one.metrics(step.batch.step)
         return {
             # When the trainer was done with the step; its version may be committed later.
-            "time": time.time(),
+            "time": stamp_s(),
             **step.metrics(),
             "proximal": self.objective.proximal_form,
             **of_features,

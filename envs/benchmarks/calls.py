@@ -19,6 +19,11 @@ class Calls(Env):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.tools = list(task.data["tools"])  # type: ignore[misc]
+        described = {one["function"]["name"] for one in self.tools}
+        if unknown := {name for answer in task.data["answers"] for name in answer} - described:
+            raise ValueError(
+                f"task {task.id}: answers: there is no tool {min(unknown)!r}, so no call can be right"
+            )
 
     def reset(self) -> list[Message]:
         return list(self.task.data["messages"])

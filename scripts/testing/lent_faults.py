@@ -1,35 +1,65 @@
-"""Faults of `chaos.py` that go away again: a process that is suspended, out of file descriptors, or without a disk.
+"""Faults of `chaos.py` that go away again: a process that is suspended, out of file descriptors, or without a disk, and
+a clock that is set.
 
-Whatever a process of a run goes through for less than its limit of silence, it must come back from by itself.
+Whatever a process of a run goes through for less than its limit of silence, it must come back from by itself. What is
+suspended for longer is killed and started again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
+from asyncrl.clock import stamp_s
+
 from .faults import Monkey
+from .set_clock import follow_it, set_clock
 
 SOME_S = 8.0
 """How long a process has no further file descriptor, or cannot write to files."""
 MOST_RETRIES = 20
+CLOCK_S = (3600, -3600)
+"""How far ahead of the machine's a run's clock is set, one after the other, and then right again."""
+LATE_S = 10.0
+"""After the end of a fault, a death may still be due to it."""
+SERVED_BY = {"vllm": "engine", "trainer rank": "trainer"}
+"""The process that the launcher restarts when an inner one hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A fault that was made: kind and victim, when it began and ended in seconds since 1970."""
+
+    kind: str
+    role: str
+    seconds: float
+    began_s: float
+    ended_s: float
 
 
 class LendingMonkey(Monkey):
     """Makes every fault of a list once, one after the other, each after a further step of the run.
 
     plan: pairs of a kind and its seconds, each for every kind of victim. Kinds: "SIGSTOP"; "EMFILE", no further file
-    descriptor; "no disk", where files cannot grow (EFBIG); "partition", all its connections cut.
+    descriptor; "no disk", where files cannot grow (EFBIG); "partition", all its connections cut; "clock", the clock of
+    all of the run's processes an hour ahead, an hour behind, and right again.
     """
 
     def __init__(self, *args: Any, plan: Sequence[tuple[str, float]], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._left = [(kind, seconds, role) for kind, seconds in plan for role in self._victims]
+        self._left = [
+            (kind, seconds, role)
+            for kind, seconds in plan
+            for role in (self._victims if kind != "clock" else ["machine"])
+        ]
+        self.lent: list[Lent] = []
         self.kills = len(self._left)
 
     def run(self) -> None:
@@ -48,19 +78,52 @@ class LendingMonkey(Monkey):
 
     def _lend(self, kind: str, seconds: float, role: str) -> bool:
         """Make a fault and take it back; return False where there is no such process now."""
+        began_s = stamp_s()
+        made = self._made(kind, seconds, role)
+        if made:
+            self.lent.append(Lent(kind, role, seconds, began_s, stamp_s()))
+        return made
+
+    def _made(self, kind: str, seconds: float, role: str) -> bool:
         if kind == "partition":
             return self._part(seconds, role)
+        if kind == "clock":
+            return self._set_clocks(seconds)
         processes = self._processes(role)
         if not processes:
             return False
         process = self.random.choice(processes)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._note(role, kind, f"for {seconds:.0f} s")
+        try:
             take_back = _begin(process, kind)
-            self._closed.wait(seconds)
+        except psutil.NoSuchProcess:
+            return False
+        self._note(role, kind, f"for {seconds:.0f} s")
+        self._closed.wait(seconds)
+        with contextlib.suppress(psutil.NoSuchProcess):
             take_back()
-            return True
-        return False
+        return True
+
+    def _set_clocks(self, seconds: float) -> bool:
+        pids = [process.pid for role in self._victims for process in self._processes(role)]
+        self._note(
+            "machine", "clock", f"of {follow_it(pids)} of {len(pids)} processes, for {seconds:.0f} s each"
+        )
+        for ahead_s in (*CLOCK_S, 0):
+            set_clock(ahead_s)
+            self._closed.wait(seconds)
+        return True
+
+    def killed(self, limit_s: float) -> tuple[list[str], list[str]]:
+        """Return what was restarted though nothing kept it for its limit of silence, and the roles of what was kept for
+        longer and was not restarted."""
+        record = self.roles.folder / "restarts.jsonl"
+        deaths = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+        hasty = [
+            death["name"] for death in deaths if not any(_explains(one, death, limit_s) for one in self.lent)
+        ]
+        long = [one for one in self.lent if one.kind == "SIGSTOP" and one.seconds > limit_s]
+        left = [one.role for one in long if not any(_explains(one, death, limit_s) for death in deaths)]
+        return hasty, left
 
     def _part(self, seconds: float, role: str) -> bool:
         links = [
@@ -74,6 +137,17 @@ class LendingMonkey(Monkey):
             self._note(role, "partition", f"for {seconds:.0f} s, of {len(links)} links")
             self._closed.wait(seconds)
         return bool(links)
+
+
+def _explains(fault: Lent, death: dict[str, Any], limit_s: float) -> bool:
+    """Whether a process was killed because it was suspended for longer than its limit."""
+    died_s = death["time"] - death["down_s"]
+    return (
+        fault.kind == "SIGSTOP"
+        and fault.seconds > limit_s
+        and death["name"].split("-")[0] == SERVED_BY.get(fault.role, fault.role)
+        and fault.began_s <= died_s <= fault.ended_s + LATE_S
+    )
 
 
 def _begin(process: psutil.Process, kind: str) -> Any:

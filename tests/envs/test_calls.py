@@ -47,3 +47,8 @@ def test_where_no_call_is_right_one_that_cannot_be_read_is_none(calls, errors, r
     env = Calls(Task("t", "x", data={"messages": [], "tools": [], "answers": []}))
     step = env.step(Action("", tool_calls=calls, parse_errors=errors))
     assert (step.success, step.reward) == (right, float(right))
+
+
+def test_a_task_whose_answer_calls_no_tool_of_its_own_is_refused_before_the_policy_acts():
+    with pytest.raises(ValueError, match="task t: answers: there is no tool 'f', so no call can be right"):
+        Calls(Task("t", "x", data={"messages": [], "tools": [], "answers": [{"f": {"a": [5]}}]}))

@@ -161,6 +161,23 @@ def test_two_guesses_are_never_right_for_both(form):
     assert [GRADERS.equal(gold, text) for gold in ("137", "255")] != [True, True]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "142) $$137",
+        "142) 137",
+        "142. 137",
+        "142? 137",
+        "142 | 137",
+        "142 -> 137",
+        r"142 \Rightarrow 137",
+        "[142) 137",
+    ],
+)
+def test_the_last_of_two_guesses_does_not_count_alone(answer):
+    assert GRADERS.equal("137", answer) is False
+
+
 @pytest.mark.parametrize("gold", ["", "  ", "nan", float("nan"), "None", "1" + "+x" * 600])
 def test_a_gold_that_nothing_can_match_is_told(gold):
     assert never_right(str(gold)) is not None

@@ -1,6 +1,7 @@
 """The process that compares expressions: what hangs or kills it costs nobody else, and never becomes a 0 unseen."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -42,6 +43,20 @@ def test_a_grader_that_dies_judges_nothing_and_the_next_one_does():
     graders._process.kill()
     graders._process.wait()
     assert graders.equal("x+1", "1+x") is True
+    graders.close()
+
+
+def test_a_grader_that_is_suspended_for_good_is_ended_and_what_it_was_asked_is_not_judged(monkeypatch):
+    monkeypatch.setattr("asyncrl.rewards.answers.grader.WATCH_S", 0.1)
+    graders = Graders()
+    assert graders.equal("x+1", "1+x") is True
+    assert graders._process is not None
+    graders._process.send_signal(signal.SIGSTOP)
+    with monkeypatch.context() as short:
+        short.setattr("asyncrl.rewards.answers.grader.SILENT_S", 1.0)
+        with pytest.raises(NotJudged, match="ended before its verdict: not judged"):
+            graders.equal("x+2", "2+x")
+    assert graders.equal("x+2", "2+x") is True, "the next one starts another"
     graders.close()
 
 

@@ -1,5 +1,7 @@
 """Faults that go away again: what they do to a process, and that it has everything back afterwards."""
 
+import json
+import os
 import subprocess
 import sys
 import types
@@ -9,7 +11,8 @@ import pytest
 
 from asyncrl.config import parse_config
 from scripts.testing.faults import Network
-from scripts.testing.lent_faults import LendingMonkey, _begin
+from scripts.testing.lent_faults import LendingMonkey, Lent, _begin
+from scripts.testing.set_clock import SOURCE
 from tests.waiting import wait_until
 
 PROGRAM = """
@@ -88,3 +91,49 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     assert monkey.kills == len(made)
     (fault,) = monkey.faults
     assert (fault.role, fault.kind, fault.detail) == ("engine", "partition", "for 0 s, of 1 links")
+
+
+@pytest.mark.parametrize(
+    ("fault", "deaths", "expected"),
+    [
+        (("SIGSTOP", "engine", 90.0), [("engine-0", 1061.0)], ([], [])),
+        (("SIGSTOP", "vllm", 90.0), [("engine-0", 1061.0)], ([], [])),
+        (("SIGSTOP", "engine", 90.0), [], ([], ["engine"])),
+        (("SIGSTOP", "engine", 30.0), [("engine-0", 1020.0)], (["engine-0"], [])),
+        (("SIGSTOP", "engine", 90.0), [("buffer", 1061.0), ("engine-0", 1061.0)], (["buffer"], [])),
+        (("SIGSTOP", "engine", 90.0), [("engine-0", 1200.0)], (["engine-0"], ["engine"])),
+        (("EMFILE", "engine", 8.0), [], ([], [])),
+    ],
+)
+def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_alone(
+    tmp_path, fault, deaths, expected
+):
+    lines = [{"name": name, "time": died_s + 5.0, "down_s": 5.0} for name, died_s in deaths]
+    (tmp_path / "restarts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkey = LendingMonkey.__new__(LendingMonkey)
+    monkey.roles = types.SimpleNamespace(folder=tmp_path)
+    monkey.lent = [Lent(*fault, began_s=1000.0, ended_s=1000.0 + fault[2])]
+    assert monkey.killed(60.0) == expected
+
+
+CLOCK = """
+import os, struct, time
+def ahead_by(seconds):
+    with open(os.environ["ASYNCRL_TEST_CLOCK"], "wb") as file:
+        file.write(struct.pack("=q", seconds))
+real, monotonic = time.time(), time.monotonic()
+for seconds in (3600, -3600, 0):
+    ahead_by(seconds)
+    print(round((time.time() - real - time.monotonic() + monotonic) / 60))
+"""
+
+
+def test_a_process_sees_its_clock_set_forward_and_back(tmp_path):
+    library, clock = tmp_path / "set_clock.so", tmp_path / "clock"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+    clock.write_bytes(bytes(8))
+    done = subprocess.run(
+        [sys.executable, "-c", CLOCK], capture_output=True, text=True, check=True,
+        env=os.environ | {"ASYNCRL_TEST_CLOCK": str(clock), "LD_PRELOAD": str(library)},
+    )  # fmt: skip
+    assert done.stdout.split() == ["60", "-60", "0"]

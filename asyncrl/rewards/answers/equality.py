@@ -125,6 +125,11 @@ _VARIABLES = re.compile(r"(?<![A-Za-z])(?!e\b|i\b)[A-Za-z]")
 _LEADING_AND = re.compile(r"^\s*(?:and|or)\s+")
 _DOTS = re.compile(r"\\(?:l|c|v)?dots(?![A-Za-z])|…|\.\.\.")
 _AND = re.compile(r"\s+(?:and|or)\s+")
+_GUESSES = re.compile(
+    r"\d\s?[)\]]?(?:\s?[?!|]+\s?|\.\s+|\s?(?:[-=]>|→|⇒|\\(?:to|implies|(?:long)?(?:r|R)ightarrow)(?![A-Za-z]))\s?)"
+    r"[-+]?\s?\d"
+)
+"""Two numbers with nothing between them that would make one value of them: "142? 137", "142 -> 137"."""
 _TOKENS = re.compile(r"[^\W_]+(?:[.:/][^\W_]+)*|[^\w\s.,;:!?'\"$(){}\[\]]|_\w+", re.UNICODE)
 
 
@@ -243,7 +248,7 @@ def _same(gold: str, answer: str) -> Plan:
     left, right = _list_of(gold), _list_of(answer)
     if _RELATION.search(gold) or _RELATION.search(answer):
         # "x > 5" and "(5, \\infty)".
-        return Ask(gold, answer) if left is None or right is None else _same_list(left, right)
+        return _asked(gold, answer) if left is None or right is None else _same_list(left, right)
     if left is not None or right is not None:
         return _same_list(left or ("", [gold]), right or ("", [answer]))
     if _DOTS.search(gold) or _DOTS.search(answer):
@@ -260,7 +265,34 @@ def _same(gold: str, answer: str) -> Plan:
     if ratio_of_units != 1:
         top, bottom = ratio_of_units.as_integer_ratio()
         answer = rf"\frac{{{top}}}{{{bottom}}} \cdot ({answer})"
-    return Ask(gold, answer)
+    return _asked(gold, answer)
+
+
+def _asked(gold: str, answer: str) -> Plan:
+    """Return the question to computer algebra; False for an answer that is no single expression.
+
+    It would read as much of such an answer as it can, such as the last of two guesses ("142) 137").
+    """
+    is_single = _is_closed(answer) and _GUESSES.search(answer) is None
+    return Ask(gold, answer) if is_single else False
+
+
+def _is_closed(text: str) -> bool:
+    """Whether brackets fit: those of two kinds are an interval's, as in "[0, 1)" and "]0, 1["."""
+    text = text.strip()
+    if text[:1] == "]" and text[-1:] == "[":
+        text = text[1:-1]
+    opened: list[int] = []
+    for place, character in enumerate(text):
+        if character in "([":
+            opened.append(place)
+        elif character in ")]":
+            if not opened:
+                return False
+            start = opened.pop()
+            if text[start] + character in ("[)", "(]") and not re.search("[,;]", text[start:place]):
+                return False
+    return not opened
 
 
 def _as_interval(text: str, other: str) -> str:
@@ -353,7 +385,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
         if len(given) == 2 and _is_symbol(given[0].strip()):
             same_name = re.sub(r"\s", "", names[0]) == re.sub(r"\s", "", given[0].strip())
             return _same(value, given[1].strip()) if same_name else False
-    return Ask(gold, answer)
+    return _asked(gold, answer)
 
 
 def _same_chain(gold: str, answer: str) -> Plan:

@@ -57,6 +57,8 @@ _NUMBER = re.compile(
 )
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _FORMULA_WORDS = ("and", "sqrt", "sin", "cos", "tan", "log", "exp")
+_ENUMERATED = re.compile(r"^[1-9][.)]\s+(?=\$?[-+−]?\$?[\d\\])(?!.*\$\$)")
+"""The number of a line in a list, before a value."""
 _HEADING = re.compile(r"\d+[.)]\s+\S")
 _CUT = re.compile(
     r"(?:[.!?](?=\s+[A-Z*#(]|\s*$)|"
@@ -196,7 +198,7 @@ def _plain(text: str) -> str | None:
     for bold in reversed(_BOLD.findall(last)):
         if _is_value(bold.strip(" .:")):
             return str(bold).strip(" .:")
-    whole = _LEAD.sub("", last).strip(" .!*_`")
+    whole = _ENUMERATED.sub("", _LEAD.sub("", last)).strip(" .!*_`")
     if _is_value(whole):
         return whole
     for line in reversed(lines):

@@ -11,23 +11,26 @@ import atexit
 import concurrent.futures
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from asyncrl.helper_process import few_variables
+from asyncrl.machine import usable_cpus
 from asyncrl.rewards.answers.equality import Ask, needed, plan, settle
 from asyncrl.rewards.protocol import NotJudged
 
 MAIN = Path(__file__).with_name("grader_main.py")
 START_S = 120.0
-WAIT_S = 120.0
-"""Until a verdict, whatever the grader's own limits say."""
-SLOTS = max(2, os.cpu_count() or 2)
+SILENT_S = 120.0
+"""Without any verdict while some are asked for: each comparison has far less than that, so the process is suspended or
+hangs. It is ended, and what it was asked is not judged."""
+WATCH_S = 5.0
+SLOTS = max(2, usable_cpus())
 MISSING = "the math grader did not start; is math-verify installed (pip install math-verify)?"
 
 _UNDONE = re.compile(
@@ -45,6 +48,7 @@ class Graders:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked: dict[int, tuple[subprocess.Popen[bytes], concurrent.futures.Future[str]]] = {}
         self._numbers = itertools.count()
+        self._verdicts = 0
         atexit.register(self.close)
 
     async def judge(self, gold: str, answer: str) -> bool:
@@ -138,8 +142,21 @@ class Graders:
             finally:
                 timer.cancel()
             self._process = process
-            threading.Thread(target=self._read, args=(process,), name="math grader", daemon=True).start()
+            for work in (self._read, self._watch):
+                threading.Thread(target=work, args=(process,), name="math grader", daemon=True).start()
         return self._process
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """End the process when it hangs. Time counts by what this thread has waited: it may be suspended itself."""
+        silent_s, seen = 0.0, -1
+        while process.poll() is None:
+            time.sleep(WATCH_S)
+            with self._lock:
+                asked = any(asker is process for asker, _ in self._asked.values())
+                silent_s = silent_s + WATCH_S if asked and seen == self._verdicts else 0.0
+                seen = self._verdicts
+            if silent_s >= SILENT_S:
+                process.kill()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -147,6 +164,7 @@ class Graders:
             reply = json.loads(line)
             with self._lock:
                 asked = self._asked.pop(reply["id"], None)
+                self._verdicts += 1
             if asked is not None and asked[1].set_running_or_notify_cancel():
                 asked[1].set_result(reply["verdict"])
         with self._lock:

@@ -21,13 +21,14 @@ import numpy as np
 import pyarrow
 
 from asyncrl.errors import InputError
+from asyncrl.machine import usable_cpus
 from asyncrl.weights.files import ShortForm
 
 PART_BYTES = 32 * 2**20
 """Of the new file that are compared and compressed at once."""
 WORTH_IT = 0.5
 """A delta above this share of the file's bytes is not kept: it would save less than it costs."""
-THREADS = min(16, os.cpu_count() or 1)
+THREADS = min(16, usable_cpus())
 
 
 def write_delta(base: str | Path, base_checksum: str, new: str | Path, path: str | Path) -> ShortForm | None:

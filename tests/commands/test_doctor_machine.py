@@ -1,0 +1,31 @@
+"""What `asyncrl doctor` says of a machine that gives too little."""
+
+import pytest
+
+from asyncrl.commands import doctor
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "advice"),
+    [
+        (64 * MIB, 64 * MIB, "docker run --ipc=host"),
+        (16 * GIB, 1 * MIB, "engine.weights_dir"),
+        (16 * GIB, 16 * GIB, ""),
+    ],
+)
+def test_shared_memory_that_is_too_small_is_told_with_what_to_do(total, free, advice):
+    """gpustack#5014, ray#13624."""
+    said = doctor._shm_problem(total, free)
+    assert advice in said
+    assert bool(said) == bool(advice)
+
+
+@pytest.mark.parametrize(("files", "advice"), [(64, "raise the hard limit (ulimit -Hn"), (65536, "")])
+def test_too_few_open_files_are_told(monkeypatch, files, advice):
+    """NeMo-RL#988."""
+    monkeypatch.setattr(doctor, "open_files", lambda: files)
+    said = dict(doctor.check_memory())[f"{files} open files"]
+    assert advice in said
+    assert bool(said) == bool(advice)
