@@ -70,15 +70,14 @@ class Objective:
         """The name of the proximal form in use, `none` when no part reads a proximal policy. For the log."""
         return self.settings["proximal"]["name"] if self.needs_proximal else "none"
 
-    @property
-    def proximal_params(self) -> dict[str, Any]:
-        """The parameters of the proximal form, its defaults included."""
-        return _params("proximal", self.settings["proximal"])
+    def params(self, kind: str) -> dict[str, Any]:
+        """The parameters of the loss, the advantage or another single part, its defaults included."""
+        return _params(kind, self.settings[kind])
 
     @property
     def discount(self) -> float:
         """The gamma of the advantage estimator, 1 where it has none."""
-        return float(_params("advantage", self.settings["advantage"]).get("gamma", 1.0))
+        return float(self.params("advantage").get("gamma", 1.0))
 
     @property
     def needs_reference(self) -> bool:
@@ -91,15 +90,6 @@ class Objective:
     @property
     def needs_entropy(self) -> bool:
         return "entropy" in self.needs
-
-    @property
-    def needs_teacher(self) -> bool:
-        return bool(self.needs & {"teacher", "teacher_logits"})
-
-    @property
-    def teacher_direction(self) -> str:
-        """Which divergence over the whole vocabulary the loss reads, "" where it reads none."""
-        return _params("loss", self.settings["loss"])["direction"] if "teacher_logits" in self.needs else ""
 
     @property
     def group_local(self) -> bool:

@@ -88,7 +88,7 @@ class Batches:
         self.source = source
         self.callbacks = callbacks
         self.publication = publication
-        self.examiner = Examiner(objective.needs, config.buffer.max_staleness, engine.router_replay)
+        self.examiner = Examiner(objective.needs, config.buffer.max_staleness, engine.trunk_inputs)
         self.stopped = False
         """Whether the run ended because it was asked to."""
         self._planned = False

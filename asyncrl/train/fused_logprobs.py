@@ -21,10 +21,10 @@ from asyncrl.train.token_scores import AFTER_PROJECTION, Head
 
 
 def can_fuse(head: Head, temperature: float, want: tuple[str, ...], tokens: int) -> bool:
-    """True where the kernel computes all that is wanted of so many tokens."""
+    """True where the kernel computes all that is wanted of so many tokens, and nothing else is compared with them."""
     changed = any(getattr(head.config, name, None) is not None for name in AFTER_PROJECTION)
     plain = type(head.module) is nn.Linear and head.module.bias is None and not changed
-    distribution = {"entropy", "sum_pi_squared", "teacher_kl"}
+    distribution = {"entropy", "sum_pi_squared"}
     return plain and temperature == 1.0 and tokens > 0 and not distribution & set(want)
 
 

@@ -18,18 +18,17 @@ from torch import Tensor
 from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
-from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
-from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
-from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.controls import Controls, EntropyController, KlController
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.estimates import estimate_advantages
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.router_replay import replaying
-from asyncrl.train.self_teacher import SelfTeacher
 from asyncrl.train.serve_rows import Plan, end_of_step, gather_values, plan_rows, serve_rows, serve_values
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
+from asyncrl.train.step_part import StepPart
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.token_scores import TeacherStates
+from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.whole_batch import whole_batch
 
 
 @dataclass(slots=True)
@@ -90,15 +89,20 @@ class Step:
     on_poison: OnPoison
     entropy_coef: float | None = None
     """None for the recipe's own."""
-    critic_ahead: bool = False
-    """Whether this is one of the critic's steps before the last one of the batch, in which the policy has no part."""
+    ahead: bool = False
+    """Whether this is of a round before the policy's own, in which it has no part."""
     entropies: dict[int, Tensor] = field(default_factory=dict)
     """Of the sampled tokens of rows that this rank has trained on, where the objective computes entropies."""
 
     @property
-    def critic_only(self) -> bool:
-        critic = self.auxiliary.critic
-        return self.critic_ahead or (critic is not None and critic.warming_up(self.batch.step))
+    def policy_learns(self) -> bool:
+        """Whether the objective's own loss is computed."""
+        return not self.ahead and not self.auxiliary.learn_alone(self.batch.step)
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether the policy's weights change, by the objective's own loss or that of a part."""
+        return self.policy_learns or self.auxiliary.on_policy
 
 
 def train_step(
@@ -120,17 +124,14 @@ def train_step(
         KlController(objective.kl_coef), EntropyController(objective.entropy_coef)
     )
     tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
-    if controls.baselines is not None and engine.rank == 0:
-        tensors.rows["baselines"] = controls.baselines.baselines(batch)
-    if controls.roles is not None and engine.rank == 0:
-        tensors.rows["role_baselines"] = controls.roles.baselines(batch)
+    trackers = controls.trackers if engine.rank == 0 else ()
+    tensors.rows |= {one.name: one.baselines(batch) for one in trackers}
     poisoned: dict[int, str] = {}
-    critic = auxiliary.critic
     ahead = Step(
-        engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, on_poison, critic_ahead=True,
+        engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, on_poison, ahead=True,
     )  # fmt: skip
-    for _ in range(critic.config.steps - 1 if critic is not None else 0):
-        _critic_step(ahead, poisoned)
+    for _ in range(auxiliary.steps_ahead):
+        _step_ahead(ahead, poisoned)
     decided = decide(
         engine, objective, auxiliary, batch, tensors, controls.kl.coef,
         lambda: _measure(objective, batch, tensors, controls, learning_rate),
@@ -150,8 +151,7 @@ def train_step(
 
     for part in split_minibatches(batch, kept, settings.num_minibatches):
         norms.append(_minibatch(step, part, parts, poisoned))
-    if isinstance(auxiliary.teacher, FrozenPolicy):
-        auxiliary.teacher.release_device()
+    auxiliary.release()
     if not parts:
         return StepReport(
             skipped="the loss or gradient was not finite",
@@ -159,13 +159,8 @@ def train_step(
             poisoned=poisoned,
         )
     kept = [row for row in kept if int(batch.group[row]) not in poisoned]
-    if controls.baselines is not None and engine.rank == 0 and tensors.policy_logp is not None:
-        everything = list(range(batch.num_rows))
-        sampled = sampled_tokens(batch, everything)
-        log_ratio = (tensors.policy_logp.padded(everything) - sampled.behavior_logp) * sampled.mask
-        controls.baselines.update(batch, mean_drift(log_ratio, sampled.mask))
-    if controls.roles is not None and engine.rank == 0:
-        controls.roles.update(batch)
+    for one in trackers:
+        one.learn(batch, tensors)
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.sum_shares) | decided.metrics)
     metrics |= decided.measured
     metrics["grad_norm"] = max(norms)
@@ -176,15 +171,15 @@ def train_step(
     )
 
 
-def _critic_step(step: Step, poisoned: dict[int, str]) -> None:
-    """Take the critic's steps ahead of the policy's, one for each minibatch, towards targets of its own values; then
-    compute these anew. A collective."""
+def _step_ahead(step: Step, poisoned: dict[int, str]) -> None:
+    """Take a round of steps ahead of the policy's, one for each minibatch; then compute anew what that has changed.
+    A collective."""
     engine, batch, auxiliary = step.engine, step.batch, step.auxiliary
     decided = decide(engine, step.objective, auxiliary, batch, step.tensors, step.kl_coef)
     kept = [row for row in decided.kept if int(batch.group[row]) not in poisoned]
     for rows in split_minibatches(batch, kept, step.settings.num_minibatches):
         _minibatch(step, rows, [], poisoned)
-    auxiliary.critic_pass(engine, batch, step.settings, step.tensors)
+    auxiliary.after_step_ahead(engine, batch, step.settings, step.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +215,10 @@ def decide(
         if objective.needs_step_statistics:
             everything = list(range(batch.num_rows))
             statistics = objective.step_statistics(auxiliary.whole_inputs(batch, tensors, everything))
-        shown = tensors.shown
-        taught = None if shown is None else set(shown.taught)
+        only = tensors.trained
         return {
-            "kept": [r for r, kept in enumerate(estimate.keep) if kept and (taught is None or r in taught)],
-            "metrics": to_plain(estimate.metrics | ({} if shown is None else shown.metrics)),
+            "kept": [row for row, kept in enumerate(estimate.keep) if kept and (only is None or row in only)],
+            "metrics": to_plain(estimate.metrics | tensors.metrics),
             "statistics": {name: float(value) for name, value in statistics.items()},
             "measured": measure(),
             "zero_advantage": estimate.advantages.zero_rows(),
@@ -327,7 +321,7 @@ def accumulate(
     """
     engine, objective, batch = step.engine, step.objective, step.batch
     totals = totals or _totals(step, rows)
-    statistics = {} if step.critic_only else _ratio_statistics(step, rows)
+    statistics = _ratio_statistics(step, rows) if step.policy_learns else {}
     units = batch.group.tolist() if "pairs" in objective.needs else None
     found: list[Metrics] = []
     why = ""
@@ -354,7 +348,7 @@ def accumulate(
 
 def _by_gradient(step: Step, rows: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the rows that have no gradient, and the others."""
-    if step.critic_only or not step.objective.weighed_by_advantage(step.kl_coef, step.entropy_coef):
+    if not step.policy_learns or not step.objective.weighed_by_advantage(step.kl_coef, step.entropy_coef):
         return [], list(rows)
     flat = step.tensors.zero_advantage
     return [row for row in rows if row in flat], [row for row in rows if row not in flat]
@@ -363,14 +357,12 @@ def _by_gradient(step: Step, rows: Sequence[int]) -> tuple[list[int], list[int]]
 def serve(step: Step, plan: Plan) -> Share:
     """Give each rank the rows of its micro-batches and what the loss reads of them. A collective."""
     serve_rows(step.engine, step.batch, plan)
-    if step.tensors.shown is not None and "teacher_logits" in step.objective.needs:
-        serve_rows(step.engine, step.tensors.shown.batch, plan)
+    step.auxiliary.serve(step.engine, plan, step.tensors)
     return Share(serve_values(step.engine, step.batch, plan, step.tensors.for_loss()))
 
 
 def _engines(step: Step) -> list[TrainEngine]:
-    critic = step.auxiliary.critic
-    return [step.engine, *([critic.engine] if critic is not None and critic.engine is not None else [])]
+    return [step.engine, *step.auxiliary.trained_engines.values()]
 
 
 def discard(step: Step) -> None:
@@ -381,11 +373,8 @@ def discard(step: Step) -> None:
 def apply(step: Step, divide_by: float = 1.0) -> float:
     """Take the optimizer steps; return the largest gradient norm. The policy's gradient is divided by `divide_by`."""
     step.auxiliary.before_update(step.engine, step.batch, step.settings)
-    norms = [0.0]
-    critic = step.auxiliary.critic
-    if critic is not None and critic.engine is not None:
-        norms.append(critic.engine.step(critic.config.learning_rate))
-    if not step.critic_only or (critic is not None and critic.shared):
+    norms = [0.0, *(part.update() for part in step.auxiliary.parts.values() if part.engine is not None)]
+    if step.trains_policy:
         norms.append(step.engine.step(step.learning_rate, divide_by))
     return max(norms)
 
@@ -403,46 +392,42 @@ def micro_batch(
 
     A rank that finds something still runs the backward pass, since other ranks may wait in it.
     """
-    engine, critic = step.engine, step.auxiliary.critic
     micro = pad_rows(step.batch, rows)
-    want = _want(step)
-    trains = not step.critic_only or (critic is not None and critic.shared)
-    # While a critic with a trunk of its own is trained alone, nothing reads the policy but the record of entropies.
-    computes = trains or (step.objective.needs_entropy and not step.critic_ahead)
-    teacher = _teacher_states(step, micro) if computes else None
-    if not computes:
-        engine.progress.mark()
-        outputs = {"logp": torch.zeros(micro.mask.shape, device=engine.device)}
-    else:
-        with torch.set_grad_enabled(trains and has_gradient), replaying(micro.routed_experts):
-            outputs = engine.outputs(
-                micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
-            )
-    if step.objective.needs_entropy and micro.indices and not step.critic_ahead:
+    outputs = _forward(step, micro, step.trains_policy and has_gradient)
+    if step.objective.needs_entropy and micro.indices and not step.ahead:
         entropy = outputs["entropy"].detach().float()[micro.mask.to(outputs["entropy"].device)].cpu()
         counts = [int(step.batch.counts[row]) for row in rows]
         step.entropies.update(zip(rows, entropy.split(counts), strict=True))
     inputs = loss_inputs(step, share, micro, outputs)
     inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
-    values = None
-    if critic is not None:
-        found = (
-            outputs if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask, micro.images)
-        )
-        values = found["values"]
+    others, metrics = _losses_of_parts(step, micro, outputs, inputs, totals)
     try:
-        policy, value, metrics = _losses(step, inputs, values, totals)
+        policy, found = _policy_loss(step, inputs, totals)
     except NonFiniteError as error:
-        policy, value = 0 * outputs["logp"].sum(), None
-        if values is not None:
-            value = 0 * values.sum()
         if has_gradient:
-            _backward(step, policy, value, last)
+            nothing = [(part, 0 * loss) for part, loss in others]
+            _backward(step, 0 * outputs["logp"].sum(), nothing, last)
         return {}, _of_trajectory(step.batch, rows, error)
     if has_gradient:
-        _backward(step, policy, value, last)
-    total = policy.detach() + (value.detach() if value is not None else 0)
-    return metrics, "" if bool(torch.isfinite(total)) else f"the loss is {float(total)}"
+        _backward(step, policy, others, last)
+    total = policy.detach() + sum(loss.detach() for _, loss in others)
+    return found | metrics, "" if bool(torch.isfinite(total)) else f"the loss is {float(total)}"
+
+
+def _forward(step: Step, micro: Rows, with_gradient: bool) -> dict[str, Tensor]:
+    """Return what the trained model computes of a micro-batch."""
+    engine, keeps_entropy = step.engine, step.objective.needs_entropy and not step.ahead
+    if not step.trains_policy and not keeps_entropy:
+        # While parts with weights of their own are trained alone, nothing else reads the policy.
+        engine.progress.mark()
+        return {"logp": torch.zeros(micro.mask.shape, device=engine.device)}
+    own = ("entropy",) if step.objective.needs_entropy else ()
+    want = (*own, *step.auxiliary.reads(step.policy_learns))
+    compared = step.auxiliary.compared(step, micro)
+    with torch.set_grad_enabled(with_gradient):
+        return engine.outputs(
+            micro.token_ids, micro.mask, step.settings.temperature, want, compared, micro.extras
+        )
 
 
 def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError) -> str:
@@ -453,54 +438,37 @@ def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError)
     return f"{error.name} of task {trajectory.task_id} episode {trajectory.episode_index} {error.problem}"
 
 
-def _losses(
-    step: Step, inputs: LossInputs, values: Tensor | None, totals: Totals
-) -> tuple[Tensor, Tensor | None, Metrics]:
-    """Return this micro-batch's policy loss, value loss and metrics. Raises `NonFiniteError`."""
-    objective = step.objective
-    value: Tensor | None = None
+def _losses_of_parts(
+    step: Step, micro: Rows, outputs: dict[str, Tensor], inputs: LossInputs, totals: Totals
+) -> tuple[list[tuple[StepPart, Tensor]], Metrics]:
+    """Return the losses that parts add in this micro-batch, and their metrics."""
+    found: list[tuple[StepPart, Tensor]] = []
     metrics: Metrics = {}
-    if values is not None:
-        value, metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
-    if step.critic_only:
-        return torch.zeros((), device=step.engine.device), value, metrics
-    policy, found = objective.loss(inputs, totals, step.kl_coef, step.entropy_coef)
-    return policy, value, found | metrics
+    for part in step.auxiliary.parts.values():
+        added = part.loss(step, micro, outputs, inputs, totals)
+        if added is not None:
+            found.append((part, added[0]))
+            metrics |= added[1]
+    return found, metrics
 
 
-def _backward(step: Step, policy: Tensor, value: Tensor | None, last: bool) -> None:
-    critic = step.auxiliary.critic
-    if critic is not None and critic.engine is not None and value is not None:
-        critic.engine.backward(value, last)
-    if critic is not None and critic.shared and value is not None:
-        step.engine.backward(value if step.critic_only else policy + value, last)
-    elif not step.critic_only:
-        step.engine.backward(policy, last)
+def _policy_loss(step: Step, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:
+    """Return this micro-batch's share of the objective's loss, and its metrics. Raises `NonFiniteError`."""
+    if not step.policy_learns:
+        return torch.zeros((), device=step.engine.device), {}
+    return step.objective.loss(inputs, totals, step.kl_coef, step.entropy_coef)
 
 
-def _want(step: Step) -> tuple[str, ...]:
-    """Return what the trained model must compute besides log-probabilities."""
-    want = []
-    if step.objective.needs_entropy:
-        want.append("entropy")
-    if "teacher_logits" in step.objective.needs:
-        want.append("teacher_kl")
-    if step.auxiliary.critic is not None and step.auxiliary.critic.shared:
-        want.append("detached_values" if step.critic_only else "values")
-    return tuple(want)
-
-
-def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
-    """Return what the trained model needs of a teacher to compare whole distributions; None where it need not."""
-    if "teacher_logits" not in step.objective.needs:
-        return None
-    teacher = step.auxiliary.teacher
-    direction = step.objective.teacher_direction
-    if isinstance(teacher, SelfTeacher):
-        assert step.tensors.shown is not None
-        return teacher.states(step.engine, step.tensors.shown, micro.indices, direction)
-    assert isinstance(teacher, FrozenPolicy | DividedPolicy)
-    return teacher.states(step.engine, micro.token_ids, micro.mask, direction, micro.images)
+def _backward(step: Step, policy: Tensor, others: Sequence[tuple[StepPart, Tensor]], last: bool) -> None:
+    """Run backward passes: one on each engine that is trained. others: the losses of parts."""
+    on_policy = [policy] if step.policy_learns else []
+    for part, loss in others:
+        if part.engine is not None:
+            part.engine.backward(loss, last)
+        else:
+            on_policy.append(loss)
+    if on_policy:
+        step.engine.backward(sum(on_policy[1:], on_policy[0]), last)
 
 
 def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor]) -> LossInputs:
@@ -512,10 +480,10 @@ def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor
     external = [bool(batch.row(row).peer) for row in micro.indices]
     extras: dict[str, Any] = share.padded(micro, device)
     extras.setdefault("proximal_logp", logp.detach())
+    extras |= {name: outputs[name] for name in step.auxiliary.gives if name in outputs}
     return LossInputs(
         logp=logp,
         entropy=outputs.get("entropy"),
-        teacher_kl=outputs.get("teacher_kl"),
         mask=micro.mask.to(device),
         behavior_logp=micro.behavior_logp.to(device),
         versions=micro.versions.to(device),
@@ -570,7 +538,7 @@ def _ratio_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
         temperature = step.settings.temperature
         logp = whole_batch(
             engine, batch, step.settings,
-            lambda one: engine.outputs(one.token_ids, one.mask, temperature, images=one.images),
+            lambda one: engine.outputs(one.token_ids, one.mask, temperature, extras=one.extras),
             ("logp",), chosen,
         )["logp"]  # fmt: skip
 

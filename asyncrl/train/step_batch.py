@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,10 @@ from torch import Tensor
 from asyncrl.algo.advantage_batch import AdvantageBatch
 from asyncrl.algo.curation.success_pool import is_pooled
 from asyncrl.data.micro_batches import Packing, pack_rows
+from asyncrl.data.token_extras import table as token_extras
 from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
-from asyncrl.train.router_replay import OWN_CHOICE
-from asyncrl.train.vision import Placed
-from asyncrl.types import EXPERTS, GREEDY_REWARD, IMAGES, NOT_SAMPLED, Group, PlacedImage, Status, Trajectory
+from asyncrl.types import GREEDY_REWARD, NOT_SAMPLED, Group, Status, Trajectory
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,8 @@ class Rows:
     """[B,T] int64, -1 where not sampled."""
     turn_ids: Tensor
     """[B,T] int64, the turn that each token is part of, -1 elsewhere."""
-    routed_experts: Tensor | None
-    """[B,T,layers,K] int16, `OWN_CHOICE` where none is recorded; None where none is in any row."""
-    images: Placed
-    """[B] what some of the tokens stand for."""
+    extras: dict[str, Any]
+    """What models read besides the ids, by kind: those that any of the rows has (`asyncrl.data.token_extras`)."""
 
 
 def build_step_batch(
@@ -218,7 +216,7 @@ def row_to_score(
     task_id: str,
     episode_index: int = 0,
     version: int = 0,
-    images: tuple[PlacedImage, ...] = (),
+    extras: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trajectory:
     """Return a row [L] that a model only reads, for what it computes at the tokens in `mask` [L].
 
@@ -234,7 +232,7 @@ def row_to_score(
         turns=(),
         reward=0.0,
         status=Status.FINISHED,
-        extras={IMAGES: images} if images else {},
+        extras=dict(extras),
     )
 
 
@@ -263,33 +261,20 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
         torch.from_numpy(logp),
         torch.from_numpy(versions),
         torch.from_numpy(turn_ids),
-        _pad_experts(chosen, width),
-        [t.extras.get(IMAGES, ()) for t in chosen],
+        {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in token_extras.padded([t.extras for t in chosen], width).items()
+        },
     )
-
-
-def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
-    """Return the experts [B,width,layers,K] of the tokens of rows, None where none of them has any."""
-    known = {i: t.extras[EXPERTS] for i, t in enumerate(rows) if EXPERTS in t.extras}
-    if not known:
-        return None
-    shape = next(iter(known.values())).shape[1:]
-    found = np.full((len(rows), width, *shape), OWN_CHOICE, np.int16)
-    for row, experts in known.items():
-        found[row, : len(experts)] = experts
-    return torch.from_numpy(found)
 
 
 def _tree_keys(t: Trajectory) -> np.ndarray:
     """Return what must agree where rows share a token [L] or [L,C], up to the last sampled one."""
     end = int(np.flatnonzero(t.loss_mask)[-1]) + 1 if t.num_sampled else 1
-    if EXPERTS not in t.extras:
+    more = token_extras.keys(t.extras, end)
+    if not more:
         return np.ascontiguousarray(t.token_ids[:end])
-    experts = t.extras[EXPERTS].reshape(len(t.extras[EXPERTS]), -1).astype(np.int32)
-    keys = np.full((end, 1 + experts.shape[1]), OWN_CHOICE, np.int32)
-    keys[:, 0] = t.token_ids[:end]
-    keys[: len(experts), 1:] = experts[:end]
-    return keys
+    return np.concatenate([t.token_ids[:end, None].astype(np.int32), *more], axis=1)
 
 
 @dataclass(frozen=True, slots=True)

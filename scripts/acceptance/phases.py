@@ -223,8 +223,8 @@ def one_rank(context: Context) -> Iterator[Figure]:
 
     from asyncrl.config import load_config
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.loading import load_policy
     from asyncrl.train.lora import published
-    from asyncrl.train.policy import load_policy
 
     config = load_config("gridworld_grpo", _words(context, 128, "train.zero_stage=3"))
     engine = TrainEngine(

@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from asyncrl.algo.proximal.ewma import update_ewma
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train import token_scores
-from asyncrl.train.auxiliary_weights import AveragedPolicy, FrozenPolicy
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.full_state import gather_state
-from asyncrl.train.policy import load_frozen
+from asyncrl.train.loading import load_frozen
+from asyncrl.train.parts.average import AveragedPolicy
+from asyncrl.train.parts.frozen import FrozenPolicy
 from asyncrl.train.step_batch import build_step_batch
 from tests.train import one_step
 from tests.train.factories import batch_of_groups, group
@@ -126,7 +127,7 @@ def test_an_average_keeps_steps_too_small_for_bfloat16(tiny_model, stage):
             True,
         )
         engine.step(1e-6)
-        average.after_step(engine, 1.0, 1.0)
+        average.follow(engine, 1.0, 1.0)
         total = update_ewma(expected, engine.master_weights(), 0.5, total)
     moved = max(float((one - other).abs().max()) for one, other in zip(expected, start, strict=True))
     assert 1e-6 < moved < 3e-6

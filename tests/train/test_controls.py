@@ -149,7 +149,7 @@ def test_problems_of_a_task_file_are_told_apart_by_their_whole_ids():
 def test_single_rollout_presets_learn_their_baselines_while_they_train(tiny_model):
     learner = Learner(tiny_model, {"preset": "spo"})
     learner.step()
-    beliefs = learner.controls.baselines.beliefs
+    beliefs = learner.controls.trackers[0].beliefs
     assert set(beliefs) == {"t0", "t1", "t2"}
     assert sum(a + b for a, b in beliefs.values()) > 3
 

@@ -10,8 +10,8 @@ from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import MAX_GRAD_NORM, deepspeed_config
 from asyncrl.train.full_state import gather_state
+from asyncrl.train.loading import load_policy
 from asyncrl.train.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
-from asyncrl.train.policy import load_policy
 from asyncrl.train.step_batch import build_step_batch
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups, group

@@ -13,8 +13,8 @@ from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.scored_tokens import prefix_hashes
-from asyncrl.train.scored_versions import Interrupting, ScoredVersions
+from asyncrl.train.parts.scored_tokens import prefix_hashes
+from asyncrl.train.parts.scored_versions import Interrupting, ScoredVersions
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Turn
@@ -41,7 +41,7 @@ def test_two_steps_with_interruptions_are_two_steps_with_copies(tiny_model):
     ]
     asked = []
     scored = ScoredVersions(2, lambda version: asked.append(version) or sequences)
-    learners[1].auxiliary.snapshots = scored
+    learners[1].auxiliary.parts["snapshots"] = scored
     reports = []
     for step, groups in enumerate(([first], [second, later])):
         batch = build_step_batch(groups, step, 2)
@@ -66,7 +66,9 @@ def test_episodes_that_begin_alike_are_scored_though_other_versions_have_sampled
         Sequence(t.token_ids[: t.turns[0].end].tobytes(), ((t.turns[0].start, t.turns[0].end),))
         for t in alike.trajectories
     ]
-    scored = learner.auxiliary.snapshots = ScoredVersions(2, lambda version: sequences if version else [])
+    scored = learner.auxiliary.parts["snapshots"] = ScoredVersions(
+        2, lambda version: sequences if version else []
+    )
     began_before = []
     for t in alike.trajectories:
         versions = t.versions.copy()
@@ -163,7 +165,7 @@ def test_what_an_engine_samples_on_both_sides_of_an_update_is_scored_as_copies_s
     tiny_model, engine_url, engine_weights, served, tmp_path
 ):
     plain, asking = (Learner(tiny_model, SNAPSHOT, buffer=BUFFER) for _ in range(2))
-    scored = asking.auxiliary.snapshots = ScoredVersions(2)
+    scored = asking.auxiliary.parts["snapshots"] = ScoredVersions(2)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 250, 20) for _ in range(3)]
 
@@ -212,7 +214,9 @@ def test_what_an_engine_samples_on_both_sides_of_an_update_is_scored_as_copies_s
     batch = build_step_batch([replace(like, trajectories=tuple(rows))], base + 1, 2)
     assert scored.missing(batch) == {}
     copies, kept = (
-        learner.auxiliary._snapshot_logp(learner.engine, batch, StepSettings.of(learner.config)).values
+        learner.auxiliary.parts["snapshots"]
+        .logp(learner.engine, batch, StepSettings.of(learner.config))
+        .values
         for learner in (plain, asking)
     )
     torch.testing.assert_close(kept, copies, rtol=0, atol=1e-5)
