@@ -27,13 +27,13 @@ from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.train import loading, models, prefix_tree, router_replay
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.gradient import Step, micro_batch, ratio_statistics, serve
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.optimizers import moment_bytes
 from asyncrl.train.parts import critic as critics
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
 from asyncrl.train.policy import run_rows
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.step import Step, _ratio_statistics, micro_batch, serve
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.step_tensors import StepTensors
@@ -126,7 +126,7 @@ def _train(
         engine, objective, auxiliary, batch, tensors, settings, 1e-6, objective.kl_coef, lambda found: None,
     )  # fmt: skip
     totals = totals_of(torch.from_numpy(batch.counts), batch.group, objective.horizon or settings.horizon)
-    micro_batch(step, serve(step, [[rows]]), rows, totals, _ratio_statistics(step, rows), True)
+    micro_batch(step, serve(step, [[rows]]), rows, totals, ratio_statistics(step, rows), True)
 
 
 def longest_rows(config: Config, vocab_size: int) -> StepBatch:

@@ -24,7 +24,7 @@ from asyncrl.train.step_tensors import StepTensors
 from asyncrl.train.whole_batch import whole_batch
 
 if TYPE_CHECKING:
-    from asyncrl.train.step import Step
+    from asyncrl.train.gradient import Step
     from asyncrl.train.step_batch import Rows
     from asyncrl.train.token_scores import Compared
 

@@ -133,8 +133,8 @@ class Batches:
         for one in self.callbacks:
             one.groups(version, step_groups)
         return build_step_batch(
-            step_groups.own, version, self.config.buffer.max_staleness, step_groups.again,
-            step_groups.again_max_age, step_groups.external, step_groups.external_max_age,
+            step_groups.own, version, self.config.buffer.max_staleness, step_groups.further,
+            step_groups.added_max_age,
         )  # fmt: skip
 
     def accepts(self, batch: StepBatch, settings: StepSettings) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.curation.success_pool import is_pooled
 from asyncrl.data.micro_batches import Packing, pack_rows
 from asyncrl.data.token_extras import table as token_extras
 from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
-from asyncrl.types import GREEDY_REWARD, NOT_SAMPLED, Group, Status, Trajectory
+from asyncrl.train.row_facts import FACTS
+from asyncrl.types import NOT_SAMPLED, Group, Status, Trajectory
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,10 @@ class StepBatch:
     step: int
     """Version at the start of the step that trains this batch."""
     groups: tuple[Group, ...] = ()
-    """[P] the groups: fresh, replayed, external ones; empty where the rows come from none, as in a supervised phase,
-    and on other ranks."""
-    num_replayed: int = 0
-    """How many of the groups were trained in earlier steps, too. On the first rank."""
-    num_external: int = 0
-    """How many of the groups other runs have sampled. On the first rank."""
+    """[P] the groups: fresh ones first; empty where the rows come from none, as in a supervised phase, and on other
+    ranks."""
+    further: Mapping[str, int] = field(default_factory=dict)
+    """How many of the groups are no fresh ones, by kind in their order. On the first rank."""
     outline: Outline | None = None
     """On ranks other than the first."""
     held: dict[int, Trajectory] = field(default_factory=dict)
@@ -74,27 +72,26 @@ class StepBatch:
 
     @property
     def fresh(self) -> tuple[Group, ...]:
-        """The groups that are trained for the first time."""
-        return self.groups[: len(self.groups) - self.num_replayed - self.num_external]
+        """The groups that were sampled for this step."""
+        return self.groups[: len(self.groups) - sum(self.further.values())]
 
     @property
-    def replayed(self) -> tuple[Group, ...]:
-        """The groups that are trained again."""
-        end = len(self.groups) - self.num_external
-        return self.groups[end - self.num_replayed : end]
-
-    @property
-    def external(self) -> tuple[Group, ...]:
-        """The groups that other runs have sampled."""
-        return self.groups[len(self.groups) - self.num_external :]
+    def played(self) -> tuple[Group, ...]:
+        """The fresh groups as they were played, without rows that were added to them."""
+        return tuple(
+            replace(group, trajectories=tuple(t for t in group.trajectories if not t.pooled_from))
+            if any(t.pooled_from for t in group.trajectories)
+            else group
+            for group in self.fresh
+        )
 
     @cached_property
     def fresh_rows(self) -> list[int]:
-        """The rows that were sampled for this step: those of fresh groups, without what completes some of them. On the
-        first rank."""
-        num_fresh = len(self.fresh) if self.num_replayed or self.num_external else len(self.group)
+        """The rows that were sampled for this step: those of fresh groups, without what was added to some of them. On
+        the first rank."""
+        num_fresh = len(self.fresh) if self.further else len(self.group)
         of_rows = zip(self.group.tolist(), self.trajectories, strict=False)
-        return [row for row, (group, t) in enumerate(of_rows) if group < num_fresh and not is_pooled(t)]
+        return [row for row, (group, t) in enumerate(of_rows) if group < num_fresh and not t.pooled_from]
 
     @cached_property
     def fresh_trajectories(self) -> tuple[Trajectory, ...]:
@@ -102,9 +99,9 @@ class StepBatch:
         return tuple(self.trajectories[row] for row in self.fresh_rows)
 
     @property
-    def num_completed(self) -> int:
-        """How many groups an earlier success completes. On the first rank."""
-        return sum(map(is_pooled, self.trajectories))
+    def num_added(self) -> int:
+        """How many rows of earlier steps were added to groups. On the first rank."""
+        return sum(bool(t.pooled_from) for t in self.trajectories)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -172,32 +169,41 @@ class Rows:
     """What models read besides the ids, by kind: those that any of the rows has (`asyncrl.data.token_extras`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class FurtherGroups:
+    """Groups that a step trains beside the fresh ones."""
+
+    kind: str
+    groups: Sequence[Group]
+    max_age: int
+    """Versions that their oldest token may be behind the step."""
+
+
 def build_step_batch(
     groups: Sequence[Group],
     step: int,
     max_staleness: int,
-    replayed: Sequence[Group] = (),
-    max_age: int = 0,
-    external: Sequence[Group] = (),
-    external_max_age: int = 0,
+    further: Sequence[FurtherGroups] = (),
+    added_max_age: int = 0,
 ) -> StepBatch:
-    """Order the usable trajectories by group, task and episode: those of fresh, of replayed and of external groups.
+    """Order the usable trajectories by group, task and episode: those of fresh groups, then those of further ones.
 
-    Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of a replayed
-    group, and of a success that completes a group, older than `step - max_age`, of an external group than
-    `step - external_max_age`.
+    Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of further
+    groups older than their own limit, and of a row that was added to a group than `step - added_max_age`.
     """
     trajectories: list[Trajectory] = []
     index: list[int] = []
-    fresh, again, others = (sorted(some, key=lambda g: g.task.id) for some in (groups, replayed, external))
-    ages = [max_staleness] * len(fresh) + [max_age] * len(again) + [external_max_age] * len(others)
-    for number, group in enumerate([*fresh, *again, *others]):
-        for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
-            _check_versions(trajectory, step, max_age if is_pooled(trajectory) else ages[number])
-            trajectories.append(trajectory)
-            index.append(number)
+    found: list[Group] = []
+    for some in (FurtherGroups("", groups, max_staleness), *further):
+        for group in sorted(some.groups, key=lambda g: g.task.id):
+            for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
+                _check_versions(trajectory, step, added_max_age if trajectory.pooled_from else some.max_age)
+                trajectories.append(trajectory)
+                index.append(len(found))
+            found.append(group)
     of_rows = torch.tensor(index, dtype=torch.long)
-    return StepBatch(tuple(trajectories), of_rows, step, (*fresh, *again, *others), len(again), len(others))
+    counts = {some.kind: len(some.groups) for some in further if some.groups}
+    return StepBatch(tuple(trajectories), of_rows, step, tuple(found), counts)
 
 
 def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> None:
@@ -336,49 +342,8 @@ def to_advantage_batch(
             name: torch.tensor([t.components.get(name, float("nan")) for t in trajectories])
             for name in batch.component_names
         },
-        agents=[str(t.info.get("agent", "")) for t in trajectories],
         truncated=torch.tensor([t.status is Status.TRUNCATED for t in trajectories]),
-        turn_matches=_matches(trajectories),
-        rollouts=_rollouts(trajectories),
-        greedy_rewards=_greedy_rewards(trajectories),
-        branches=[_branch(t) for t in trajectories],
-        hint_turns=[int(t.info.get("hint_turns", 0)) for t in trajectories],
         behavior_logp=sampled.behavior_logp,
+        **{name: read(trajectories) for name, read in FACTS.items()},
         **(token_tensors or {}),
     )
-
-
-def _matches(trajectories: Sequence[Trajectory]) -> list[list[bool]] | None:
-    """Return each turn's agreement with the expert, None when the environment does not say.
-
-    A last turn that a limit cut off, so that the environment never saw it, agrees with none.
-    """
-    seen = [turn for t in trajectories for turn in (t.turns[:-1] if _cut_off(t) else t.turns)]
-    if any(turn.matches is None for turn in seen):
-        return None
-    return [[bool(turn.matches) for turn in t.turns] for t in trajectories]
-
-
-def _cut_off(t: Trajectory) -> bool:
-    return t.status is Status.TRUNCATED and bool(t.turns) and t.turns[-1].matches is None
-
-
-def _rollouts(trajectories: Sequence[Trajectory]) -> list[str] | None:
-    """Return which rollout each row belongs to, where an episode has one trajectory per agent."""
-    if not any("rollout" in t.info for t in trajectories):
-        return None
-    return [f"{t.task_id}/{t.info.get('rollout', t.episode_index)}" for t in trajectories]
-
-
-def _branch(t: Trajectory) -> tuple[str, str, int]:
-    """Return the trajectory's name, its parent's and the turn at which it branches off."""
-    parent = t.info.get("branch_of")
-    above = "" if parent is None else f"{t.task_id}/{parent}"
-    return f"{t.task_id}/{t.episode_index}", above, int(t.info.get("branch_turn", 0))
-
-
-def _greedy_rewards(trajectories: Sequence[Trajectory]) -> Tensor | None:
-    """Return the greedy rollout's reward for each row (ReMax), None when none was played."""
-    if any(GREEDY_REWARD not in t.info for t in trajectories):
-        return None
-    return torch.tensor([float(t.info[GREEDY_REWARD]) for t in trajectories])

@@ -29,8 +29,8 @@ from asyncrl.train.step_tensors import StepTensors
 
 if TYPE_CHECKING:
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.gradient import Step
     from asyncrl.train.serve_rows import Plan
-    from asyncrl.train.step import Step
     from asyncrl.train.step_batch import Rows, StepBatch
     from asyncrl.train.token_scores import Compared
 

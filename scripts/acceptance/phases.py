@@ -293,9 +293,9 @@ def _step(context: Context, name: str, tokens: int) -> tuple[Callable[[], Any], 
     from asyncrl.config import load_config
     from asyncrl.plan.training import longest_rows
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.gradient import Step, accumulate, apply
     from asyncrl.train.models import load_auxiliary_models, load_trained
     from asyncrl.train.ragged import Ragged
-    from asyncrl.train.step import Step, accumulate, apply
     from asyncrl.train.step_settings import StepSettings
 
     config = load_config("gridworld_grpo", _words(context, tokens, *TRAINED[name]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.train import auxiliary_models, step, whole_batch
+from asyncrl.train import auxiliary_models, gradient, whole_batch
 from asyncrl.train.parts import answer_probability, average, critic, frozen, self_teacher, snapshots
 from asyncrl.train.parts.score_norms import ScoreNorms
 from tests.train.one_step import Learner
@@ -34,7 +34,7 @@ class CountedPasses:
             return score_norms(*args)
 
         parts = (answer_probability, average, critic, frozen, self_teacher, snapshots)
-        for module in (auxiliary_models, step, *parts):
+        for module in (auxiliary_models, gradient, *parts):
             monkeypatch.setattr(module, "whole_batch", counted)
         monkeypatch.setattr(ScoreNorms, "score", counted_norms)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.metrics import reduce_over_ranks
-from asyncrl.train import step as steps
+from asyncrl.train import gradient as steps
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.parts.critic import VALUES, Critic
 from tests.fake_gpu import fake_gpu

@@ -96,7 +96,7 @@ def test_a_poisoned_group_is_left_out(tiny_model, stage):
     engine, alone = make_engine(tiny_model, stage), make_engine(tiny_model, stage)
     report = step_once(engine, 60, build_step_batch([*good, poisoned], 0, 0), preset="dr_grpo")
     expected = step_once(alone, 60, build_step_batch(good, 0, 0), preset="dr_grpo")
-    assert list(report.poisoned) == [1]
+    assert list(report.left_out) == [1]
     assert report.metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-3)
     assert worst(gather_state(engine), gather_state(alone)) < 1e-4
 

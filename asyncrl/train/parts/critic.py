@@ -21,12 +21,12 @@ from asyncrl.algo.metrics import Metrics
 from asyncrl.algo.objective import Objective
 from asyncrl.config import TrainConfig
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
+from asyncrl.train.gradient import Step
 from asyncrl.train.loading import load_model
 from asyncrl.train.parts.table import PartContext
 from asyncrl.train.policy import NO_EXTRAS, Extras, RunRows, after_first, run_rows, scatter, when_it_computes
 from asyncrl.train.prefix_tree import PrefixTree, enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.step import Step
 from asyncrl.train.step_batch import Rows, StepBatch
 from asyncrl.train.step_part import StepPart
 from asyncrl.train.step_settings import StepSettings

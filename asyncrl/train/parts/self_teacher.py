@@ -22,9 +22,9 @@ from asyncrl.algo.curation.signal import succeeded
 from asyncrl.algo.metrics import Metric, Metrics, mean_over
 from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.gradient import Step
 from asyncrl.train.parts.teacher import TEACHER_KL, compared_with
 from asyncrl.train.serve_rows import Plan, serve_rows, share_batch
-from asyncrl.train.step import Step
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows
 from asyncrl.train.step_part import StepPart
 from asyncrl.train.step_settings import StepSettings

@@ -13,11 +13,11 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.data.token_extras.table import shown_to_all
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.gradient import Step
 from asyncrl.train.models import load_other, load_still
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
 from asyncrl.train.parts.scoring import EngineScorer
 from asyncrl.train.parts.table import PartContext
-from asyncrl.train.step import Step
 from asyncrl.train.step_batch import Rows, StepBatch
 from asyncrl.train.step_part import StepPart
 from asyncrl.train.step_settings import StepSettings
