@@ -82,7 +82,7 @@ def _play_again(args: argparse.Namespace) -> int:
 
 
 def _repeat_step(file: Path) -> int:
-    from asyncrl.train.poison import replay
+    from asyncrl.train.poison_replay import replay
 
     found = replay(file)
     for index, group in enumerate(found.group_ids):

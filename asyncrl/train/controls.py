@@ -6,18 +6,13 @@ Their rules are pure functions in `asyncrl.algo`. This module holds their states
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy_coef
 from asyncrl.algo.control.lr_schedule import lr_factor
-from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
-from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
-from asyncrl.algo.diagnostics.ess import sequence_ess
-from asyncrl.algo.kl import adapt_kl_coef
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.config import Config, TrainConfig
@@ -25,6 +20,9 @@ from asyncrl.import_path import load_object
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_tensors import StepTensors
 from asyncrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState
 
 TRACKERS = {
     "baselines": "asyncrl.train.trackers:prompt_beliefs",
@@ -51,6 +49,8 @@ class KlController:
     def update(self, metrics: dict[str, float], num_sequences: int) -> None:
         """Adapt the coefficient to the measured KL."""
         if self.target is not None and "reference_kl" in metrics:
+            from asyncrl.algo.kl import adapt_kl_coef
+
             self.coef = adapt_kl_coef(
                 self.coef, metrics["reference_kl"], self.target, self.horizon, num_sequences
             )
@@ -71,11 +71,15 @@ class EntropyController:
         """What enters the loss of the next step."""
         if self.target is None:
             return self.coef
+        from asyncrl.algo.control.entropy_coef import applied_entropy_coef
+
         return applied_entropy_coef(self.coef, self.entropy, self.target)
 
     def update(self, metrics: dict[str, float]) -> None:
         """Adapt the coefficient to the measured entropy."""
         if self.target is not None and "entropy" in metrics:
+            from asyncrl.algo.control.entropy_coef import next_entropy_coef
+
             self.entropy = metrics["entropy"]
             self.coef = next_entropy_coef(self.coef, self.entropy, self.target, self.step)
 
@@ -91,6 +95,8 @@ class StalenessController:
         """Return the new limit if it changed."""
         before = self.state.max_staleness
         if "ess/token" in metrics:
+            from asyncrl.algo.control.staleness_controller import next_staleness
+
             self.state = next_staleness(self.state, metrics["ess/token"], self.rule)
         return self.state.max_staleness if self.state.max_staleness != before else None
 
@@ -159,6 +165,9 @@ class Controls:
         """Return the step's rate and the sequence ESS it was scaled by (VCPO), from log pi_old - log mu [B,T]."""
         if not self.lr_power or log_ratio is None:
             return rate, None
+        from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
+        from asyncrl.algo.diagnostics.ess import sequence_ess
+
         ratio = float(sequence_ess(sequence_log_ratio(log_ratio, mask))[2])
         return scaled_learning_rate(rate, ratio, self.lr_base_ess, self.lr_power), ratio
 
@@ -177,7 +186,7 @@ class Controls:
         self.kl.coef = float(state["kl_coef"])
         self.entropy.coef, self.entropy.entropy = float(state["entropy_coef"]), float(state["entropy"])
         if self.staleness and state["staleness"]:
-            self.staleness.state = StalenessState(**state["staleness"])
+            self.staleness.state = type(self.staleness.state)(**state["staleness"])
         for one in self.trackers:
             if state.get(one.key):
                 one.restore(json.loads(state[one.key]))
@@ -190,18 +199,7 @@ def make_controls(config: Config, objective: Objective) -> Controls:
     return Controls(
         kl=KlController(float(kl["coef"]), kl["target"], int(kl["horizon"])),
         entropy=EntropyController(objective.entropy_coef, **objective.settings["entropy_control"]),
-        staleness=StalenessController(
-            StalenessRule(
-                rule["minimum"],
-                config.buffer.max_staleness,
-                rule["low_ess"],
-                rule["high_ess"],
-                rule["patience"],
-            ),
-            StalenessState(config.buffer.max_staleness),
-        )
-        if rule["enabled"]
-        else None,
+        staleness=_staleness(rule, config.buffer.max_staleness) if rule["enabled"] else None,
         trackers=[
             load_object("algo.advantage", made)(config)
             for word, made in TRACKERS.items()
@@ -210,6 +208,13 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )
+
+
+def _staleness(rule: Mapping[str, Any], limit: int) -> StalenessController:
+    from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState
+
+    moves = StalenessRule(rule["minimum"], limit, rule["low_ess"], rule["high_ess"], rule["patience"])
+    return StalenessController(moves, StalenessState(limit))
 
 
 def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.train.commitment_check import States
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.earlier_policy import earlier_policy, readable
 from asyncrl.train.ragged import Ragged
@@ -28,6 +27,9 @@ from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.train.whole_batch import rows_by_version, whole_batch
 from asyncrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from asyncrl.train.commitment_check import States
 
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""

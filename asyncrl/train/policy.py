@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.fused_logprobs import can_fuse, fused_logp
 from asyncrl.train.prefix_tree import PrefixTree, run_trunk, tree_of, uses_prefix_trees, without_trees
 from asyncrl.train.token_scores import Compared, Head, score_tokens
 from asyncrl.types import Trajectory
@@ -126,8 +125,11 @@ class PolicyModel(nn.Module):
         vocab_size = self.model.config.get_text_config().vocab_size
         score = partial(score_tokens, run.labels, vocab_size, temperature, want, compared)
         head: Head = self.model.lm_head.forward
-        if self.fused and compared is None and can_fuse(head, temperature, want, len(run.labels)):
-            score = partial(fused_logp, head, run.labels)
+        if self.fused and compared is None:
+            from asyncrl.train.fused_logprobs import can_fuse, fused_logp
+
+            if can_fuse(head, temperature, want, len(run.labels)):
+                score = partial(fused_logp, head, run.labels)
         found = {
             name: scatter(run.of_all(part), target)
             for name, part in self.model.lm_head(run.states, score).items()

@@ -34,7 +34,7 @@ def run_trainer(given: TrainerArguments) -> int:
 
     Raises `DeadlineError` if the engines' addresses are not written in time.
     """
-    config = load_config(given.folder / "config.json")
+    config = load_config(given.folder / "config.json", checked=True)
     heartbeat = Heartbeat(given.folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.run.threads)
     run = TrainerRun(config=config, objective=build_objective(config.algo), arguments=given)

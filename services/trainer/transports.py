@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,9 +16,10 @@ from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.weights.carrier import Carrier, CollectiveCarrier
-from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher
+
+if TYPE_CHECKING:
+    from asyncrl.weights.carrier import Carrier
 
 
 def open_publisher(
@@ -34,6 +36,11 @@ def open_publisher(
 
     served: the past versions that engines keep beside one; None where they keep none.
     """
+    members = None
+    if served is not None:
+        from asyncrl.weights.members import Members
+
+        members = Members(weights_dir, folder / "opponents", served)
     make = partial(
         FilePublisher,
         weights_dir,
@@ -42,7 +49,7 @@ def open_publisher(
         carrier=open_carrier(config, engine, credentials) if engine.rank == 0 else None,
         deltas=config.engine.weight_delta,
         keep_kv=config.engine.keep_kv,
-        members=Members(weights_dir, folder / "opponents", served) if served is not None else None,
+        members=members,
         # No turn lasts longer than its episode may.
         turn_s=config.rollout.episode_timeout_s,
     )
@@ -58,6 +65,8 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
     """
     match config.engine.weight_transfer:
         case "collective":
+            from asyncrl.weights.carrier import CollectiveCarrier
+
             return CollectiveCarrier(torch.device(engine.device))
         case "http":
             from asyncrl.services.trainer.weight_source import HttpWeightSource

@@ -13,7 +13,8 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError, StopError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.callbacks import Recording
-from asyncrl.train.poison import PoisonFolder, replay
+from asyncrl.train.poison import PoisonFolder
+from asyncrl.train.poison_replay import replay
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
