@@ -74,12 +74,12 @@ FEATURES = (
         "batch_invariant",
         "pipeline_parallel",
         "carrier",
-        "collective",
+        r"(?<!\ba )(?<!\bno )(?<!\bone )(?<!\bfirst )collective(?!s\b|_rpc)",
     ),
     *("nixl", "delta", "fetch", "scale", "nodes", "machines", "evaluation"),
 )
 """Parts of names and words as patterns, in small letters; several of one feature where its code uses several. A
-`TimeoutError`, a pause and an over-provision are of no feature."""
+`TimeoutError`, a pause, an over-provision and a collective of torch are of no feature."""
 NAMES = re.compile("|".join(FEATURES))
 
 

@@ -125,10 +125,10 @@ class PolicyModel(nn.Module):
         vocab_size = self.model.config.get_text_config().vocab_size
         score = partial(score_tokens, run.labels, vocab_size, temperature, want, compared)
         head: Head = self.model.lm_head.forward
-        if self.fused and compared is None:
+        if self.fused:
             from asyncrl.train.fused_logprobs import can_fuse, fused_logp
 
-            if can_fuse(head, temperature, want, len(run.labels)):
+            if can_fuse(head, temperature, want, len(run.labels), compared):
                 score = partial(fused_logp, head, run.labels)
         found = {
             name: scatter(run.of_all(part), target)

@@ -151,11 +151,7 @@ def decide(
 
     def on_first_rank() -> dict[str, Any]:
         estimate = estimate_advantages(objective, batch, tensors, kl_coef)
-        tensors.tensors["advantages"] = estimate.advantages
-        for name in ("returns", "clip_scale"):
-            values: Ragged | None = getattr(estimate, name)
-            if values is not None:
-                tensors.tensors[name] = values
+        tensors.tensors |= {"advantages": estimate.advantages, **estimate.others}
         statistics: dict[str, Tensor] = {}
         if objective.needs_step_statistics:
             everything = list(range(batch.num_rows))

@@ -85,7 +85,7 @@ def test_groups_with_tokens_of_no_known_version_are_named(tiny_model):
     scored = ScoredVersions(1)
     old, new = group("a", [0.0, 1.0]), group("b", [1.0, 0.0], 1)
     assert scored.missing(build_step_batch([old, new], 1, 1)) == {old.id: 12}
-    assert scored.after_step(2)["old_policy/missing_tokens"] == 12.0
+    assert scored.after_step(None, 2, {})["old_policy/missing_tokens"] == 12.0
 
 
 class Replacing(Scripted):
