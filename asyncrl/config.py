@@ -15,14 +15,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from asyncrl import gpus
-from asyncrl.algo.curation.opponents import Population
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
-from asyncrl.config_checks import policy_problems, section_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SCRIPTED,
@@ -56,6 +54,9 @@ from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
 from asyncrl.rows.settings import with_data
 from asyncrl.textfile import read_text, read_toml
+
+if TYPE_CHECKING:
+    from asyncrl.algo.curation.opponents import Population
 
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
@@ -182,7 +183,11 @@ class Config(Section):
         )
 
     @model_validator(mode="after")
-    def _fits(self) -> Config:
+    def _fits(self, info: ValidationInfo) -> Config:
+        if (info.context or {}).get("checked"):
+            return self
+        from asyncrl.config_checks import policy_problems, section_problems
+
         if problem := next(section_problems(self), ""):
             raise ValueError(problem)
         for name in self.policies:
@@ -232,6 +237,8 @@ class Config(Section):
         o = self.opponents
         if o.choose == "off":
             return None
+        from asyncrl.algo.curation.opponents import Population
+
         return Population(o.choose, o.every, o.size, o.self_play, o.power, self.run.seed, self.exploiter)
 
     @property
@@ -323,12 +330,13 @@ class Config(Section):
         return self.buffer.max_staleness == 0
 
 
-def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(recipe: str | Path, overrides: Sequence[str] = (), checked: bool = False) -> Config:
     """Read a recipe, apply `section.key=value` overrides, and have its import paths found.
 
     `recipe` is a TOML file, a folder with a `recipe.toml`, a name (`known_recipes`), or the `config.json` of a run.
     A recipe with a `base` changes the settings of that file. Files that either names are taken relative to its own
-    folder, those of overrides to the current one. Raises `ConfigError` naming the key, the value and what is allowed.
+    folder, those of overrides to the current one. checked: of a run whose launcher has found that the sections fit
+    together, which is not checked again. Raises `ConfigError` naming the key, the value and what is allowed.
     """
     path = find_recipe(recipe)
     ran = path.suffix == ".json"
@@ -346,7 +354,7 @@ def load_config(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     if not ran and isinstance(run, dict) and isinstance(run.get("python_path", []), list):
         folders = [*run.get("python_path", []), str(Path.cwd())]
         data["run"] = run | {"python_path": list(dict.fromkeys(folders))}
-    config = parse_config(data, str(path), not ran, from_base)
+    config = parse_config(data, str(path), not ran, from_base, checked)
     search_in(config.run.python_path)
     return config
 
@@ -356,15 +364,16 @@ def parse_config(
     source: str = "configuration",
     strict: bool = True,
     others: Mapping[tuple[str, ...], Path] = MappingProxyType({}),
+    checked: bool = False,
 ) -> Config:
     """Build a `Config` from nested dictionaries; JSON ones need `strict` off. Raises `ConfigError`.
 
-    others: the files that sections and keys are from which are not from `source`.
+    others: the files that sections and keys are from which are not from `source`. checked: see `load_config`.
     """
     if wrong := [f"  {key}: must be a finite number, got {value}" for key, value in not_finite(data)]:
         raise ConfigError(f"{source}: {len(wrong)} problem(s):\n" + "\n".join(wrong))
     try:
-        return Config.model_validate(data, strict=strict)
+        return Config.model_validate(data, strict=strict, context={"checked": checked})
     except ValidationError as error:
         problems = "\n".join(
             f"  {explain_problem(problem)}{_whose(problem, others)}" for problem in error.errors()

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from asyncrl.algo.outer.gossip import largest_rate
 from asyncrl.import_path import FORMS
 
 SCHEDULES: dict[str, int | None] = {
@@ -643,8 +642,12 @@ class OuterConfig(Section):
             raise ValueError(f"delay: must be below every={self.every}, got {self.delay}")
         if self.mix and not self.delay:
             raise ValueError(f"mix: must be 0 without a delay, got {self.mix:g}")
+        if self.method != "gossip":
+            return self
+        from asyncrl.algo.outer.gossip import largest_rate
+
         limit = largest_rate(self.members, self.momentum)
-        if self.method == "gossip" and self.learning_rate >= limit:
+        if self.learning_rate >= limit:
             raise ValueError(
                 f"learning_rate: must be below {limit:g} with method='gossip', members={self.members} and "
                 f"momentum={self.momentum:g}, or the runs' weights drift apart; got {self.learning_rate:g}"

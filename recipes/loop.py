@@ -27,7 +27,7 @@ from asyncrl.launch.base_model import cached_base_model
 from asyncrl.launch.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.train.policy import load_policy
+from asyncrl.train.loading import load_policy
 from asyncrl.weights.files import write_weights
 
 NUM_TASKS = 16  # P: groups per step

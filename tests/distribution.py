@@ -20,8 +20,8 @@ TOGETHER = {
     "tests/services/rollout/test_agent_worker.py": "the session's engine",
     "tests/services/rollout/test_in_worker.py": "the session's engine",
     "tests/services/rollout/test_rollout_service.py": "the session's engine",
-    "tests/train/test_scoring.py": "the session's engine",
-    "tests/train/test_scored_versions.py": "the session's engine",
+    "tests/train/parts/test_scoring.py": "the session's engine",
+    "tests/train/parts/test_scored_versions.py": "the session's engine",
     **dict.fromkeys(
         (
             "tests/algo/test_aggregate.py",

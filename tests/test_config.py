@@ -1,5 +1,6 @@
 """Recipes are read strictly: every refusal names the key, the value and what is allowed."""
 
+import json
 import re
 from pathlib import Path
 
@@ -180,6 +181,19 @@ def test_steps_of_one_version_are_whole_batches(schedule, section):
     ):
         parse_config(data | {"train": {"schedule": schedule}})
     assert parse_config(data | {"buffer": section | {"over_provision": 15}}).buffer.max_staleness == 1
+
+
+def test_a_runs_configuration_that_was_checked_is_read_without_what_its_sections_exclude(tmp_path):
+    """The launcher has asked every feature before it started the process that reads it."""
+    path = tmp_path / "config.json"
+    data = {"model": {"path": "m"}, "env": {"name": "e"}, "train": {"schedule": "synchronous"}}
+    path.write_text(json.dumps(data | {"buffer": {"token_budget": 100}}))
+    with pytest.raises(ConfigError, match=r"buffer.token_budget must be left out under"):
+        load_config(path)
+    assert load_config(path, checked=True).buffer.token_budget == 100
+    path.write_text(json.dumps(data | {"buffer": {"token_budget": "x"}}))
+    with pytest.raises(ConfigError, match="token_budget"):
+        load_config(path, checked=True)
 
 
 def test_a_token_budget_needs_fewer_groups_in_flight_than_the_bound_admits():

@@ -19,7 +19,7 @@ def test_a_file_or_a_page_is_a_lot_and_some_files_share_one():
         "tests/docs/docs/lora.md"
     )
     assert lot("tests/docs/test_pages.py::test_the_package") == "tests/docs/test_pages.py"
-    assert lot("tests/train/test_scoring.py::test_one") == lot(
+    assert lot("tests/train/parts/test_scoring.py::test_one") == lot(
         "tests/services/engine/test_engine.py::test_two"
     )
 

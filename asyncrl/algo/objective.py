@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.algo.advantage.episode_wise import episode_wise
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
@@ -27,7 +26,6 @@ from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
 from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
 from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
-from asyncrl.algo.loss.vapo import positive_tokens
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
@@ -70,15 +68,14 @@ class Objective:
         """The name of the proximal form in use, `none` when no part reads a proximal policy. For the log."""
         return self.settings["proximal"]["name"] if self.needs_proximal else "none"
 
-    @property
-    def proximal_params(self) -> dict[str, Any]:
-        """The parameters of the proximal form, its defaults included."""
-        return _params("proximal", self.settings["proximal"])
+    def params(self, kind: str) -> dict[str, Any]:
+        """The parameters of the loss, the advantage or another single part, its defaults included."""
+        return _params(kind, self.settings[kind])
 
     @property
     def discount(self) -> float:
         """The gamma of the advantage estimator, 1 where it has none."""
-        return float(_params("advantage", self.settings["advantage"]).get("gamma", 1.0))
+        return float(self.params("advantage").get("gamma", 1.0))
 
     @property
     def needs_reference(self) -> bool:
@@ -91,15 +88,6 @@ class Objective:
     @property
     def needs_entropy(self) -> bool:
         return "entropy" in self.needs
-
-    @property
-    def needs_teacher(self) -> bool:
-        return bool(self.needs & {"teacher", "teacher_logits"})
-
-    @property
-    def teacher_direction(self) -> str:
-        """Which divergence over the whole vocabulary the loss reads, "" where it reads none."""
-        return _params("loss", self.settings["loss"])["direction"] if "teacher_logits" in self.needs else ""
 
     @property
     def group_local(self) -> bool:
@@ -160,8 +148,12 @@ class Objective:
             row_weight = row_weight * weigh(batch)
         keep = row_weight > 0
         batch = self._with_kl_in_reward(batch, self.kl_coef if kl_coef is None else kl_coef)
-        by_episode = self.settings["baseline_unit"] == "episodes"
-        found = episode_wise(self.advantage_fn, batch) if by_episode else self.advantage_fn(batch)
+        if self.settings["baseline_unit"] == "episodes":
+            from asyncrl.algo.advantage.episode_wise import episode_wise
+
+            found = episode_wise(self.advantage_fn, batch)
+        else:
+            found = self.advantage_fn(batch)
         outputs = found if isinstance(found, AdvantageOutputs) else AdvantageOutputs(found)
         keep = keep if outputs.keep is None else keep & outputs.keep
         kept_tokens = batch.mask & keep.unsqueeze(-1)
@@ -266,6 +258,8 @@ class Objective:
                 kl = kl * bounded_ratio(inputs.behavior_log_ratio)
             terms["reference_kl"] = kl
         if "success_nll" in coefs:
+            from asyncrl.algo.loss.vapo import positive_tokens
+
             terms["success_nll"] = -inputs.logp * positive_tokens(inputs)
         if inputs.entropy is not None:
             terms["entropy"] = inputs.entropy

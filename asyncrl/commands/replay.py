@@ -82,13 +82,13 @@ def _play_again(args: argparse.Namespace) -> int:
 
 
 def _repeat_step(file: Path) -> int:
-    from asyncrl.train.poison import replay
+    from asyncrl.train.poison_replay import replay
 
     found = replay(file)
     for index, group in enumerate(found.group_ids):
-        now = found.report.poisoned.get(index, "finite")
+        now = found.report.left_out.get(index, "finite")
         print(f"group {group}: {now} (when recorded: {found.recorded.get(group, 'unknown')})")
     for name in ("loss/total", "grad_norm"):
         if name in found.report.metrics:
             print(f"{name} of the others: {found.report.metrics[name]:.6g}")
-    return 1 if found.report.poisoned else 0
+    return 1 if found.report.left_out else 0

@@ -24,18 +24,19 @@ from asyncrl.config import Config, TrainConfig
 from asyncrl.plan.fake import fake_tensors
 from asyncrl.plan.states import Size
 from asyncrl.plan.step_memory import Activations, StepMemory
-from asyncrl.train import critic as critics
-from asyncrl.train import models, prefix_tree
-from asyncrl.train import policy as policies
-from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors
-from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
+from asyncrl.train import loading, models, prefix_tree, router_replay
+from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.gradient import Step, micro_batch, ratio_statistics, serve
 from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.optimizers import moment_bytes
+from asyncrl.train.parts import critic as critics
+from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
+from asyncrl.train.policy import run_rows
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.step import Step, _ratio_statistics, micro_batch, serve
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.step_tensors import StepTensors
 from asyncrl.types import ANSWER_IDS, Status, Trajectory, Turn
 
 
@@ -98,7 +99,7 @@ def measure_step(config: Config, shapes: dict[str, dict[str, Any]]) -> StepMemor
         tracker.begin("passes")
         tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
         tracker.begin("before gradients")
-        for one in (engine, auxiliary.critic.engine if auxiliary.critic else None):
+        for one in (engine, *auxiliary.trained_engines.values()):
             if isinstance(one, PlannedEngine):
                 one.on_gradient = partial(tracker.begin, "with gradients")
         _train(engine, auxiliary, objective, batch, tensors, settings)
@@ -125,7 +126,7 @@ def _train(
         engine, objective, auxiliary, batch, tensors, settings, 1e-6, objective.kl_coef, lambda found: None,
     )  # fmt: skip
     totals = totals_of(torch.from_numpy(batch.counts), batch.group, objective.horizon or settings.horizon)
-    micro_batch(step, serve(step, [[rows]]), rows, totals, _ratio_statistics(step, rows), True)
+    micro_batch(step, serve(step, [[rows]]), rows, totals, ratio_statistics(step, rows), True)
 
 
 def longest_rows(config: Config, vocab_size: int) -> StepBatch:
@@ -172,17 +173,30 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         # Whether values are finite, or agree, cannot be asked.
         stack.enter_context(mock.patch.object(loss_inputs, "check_finite"))
-        stack.enter_context(mock.patch.object(policies, "check_logits"))
-        stack.enter_context(mock.patch.object(policies, "RouterReplay"))
+        stack.enter_context(mock.patch.object(loading, "check_logits"))
+        stack.enter_context(mock.patch.object(router_replay, "RouterReplay", _NothingRecorded))
         # Vision models have been refused.
-        stack.enter_context(mock.patch.object(policies, "load_image_processor", return_value=None))
+        stack.enter_context(mock.patch.object(loading, "rows_of", return_value=run_rows))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
         for owner in (models, critics):
             stack.enter_context(mock.patch.object(owner, "divided_loading", _not_divided))
         stack.enter_context(mock.patch.object(models, "engine_for_reading", _reading))
-        stack.enter_context(mock.patch.object(policies, "enable_prefix_trees", _enable_prefix_trees))
-        stack.enter_context(mock.patch.object(policies, "save_on_cpu", _forget_saved))
+        for owner in (loading, critics):
+            stack.enter_context(mock.patch.object(owner, "enable_prefix_trees", _enable_prefix_trees))
+        stack.enter_context(mock.patch.object(loading, "save_on_cpu", _forget_saved))
         yield
+
+
+class _NothingRecorded:
+    """What a model's layers read besides the tokens of rows that no engine has routed."""
+
+    kind = keyword = router_replay.KEYWORD
+
+    def __init__(self, model: Any) -> None: ...
+
+    def given(self, extras: Any) -> None: ...
+
+    def probe(self, model: Any) -> None: ...
 
 
 def _not_divided(train: TrainConfig, dtype: str) -> nullcontext[None]:
@@ -246,22 +260,22 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory, optimizer: str) -> None:
-    for name, divided in (("reference", auxiliary.reference), ("teacher", auxiliary.teacher)):
-        if isinstance(divided, DividedPolicy):
-            found.divided[name] = sum(map(_bytes, divided.reading.module.parameters()))
+    policies = {name: getattr(part, "policy", part) for name, part in auxiliary.parts.items()}
+    for name, policy in policies.items():
+        if isinstance(policy, DividedPolicy):
+            found.divided[name] = sum(map(_bytes, policy.reading.module.parameters()))
     if "teacher_logits" in auxiliary.objective.needs:
         found.read_in_training = "teacher"
-        if isinstance(auxiliary.teacher, DividedPolicy):
-            lm_head = auxiliary.teacher.reading.module.model.lm_head
+        if isinstance(divided := policies["teacher"], DividedPolicy):
+            lm_head = divided.reading.module.model.lm_head
             found.copies["whole vocabulary projection of the teacher"] = sum(
                 map(_bytes, lm_head.parameters())
             )
-    for name in ("reference", "teacher", "average", "snapshots"):
-        model = getattr(getattr(auxiliary, name), "model", None)
+    for name, policy in policies.items():
+        model = getattr(policy, "model", None)
         if model is None:
             continue
-        offloaded = isinstance(getattr(auxiliary, name), FrozenPolicy) and getattr(auxiliary, name).offload
+        offloaded = isinstance(policy, FrozenPolicy) and policy.offload
         (found.offloaded if offloaded else found.copies)[name] = sum(map(_bytes, model.parameters()))
-    critic = auxiliary.critic
-    if critic is not None and critic.engine is not None:
-        found.critic = _weights(critic.engine.engine.module, optimizer)
+    for engine in auxiliary.trained_engines.values():
+        found.critic = _weights(engine.engine.module, optimizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
@@ -13,13 +13,14 @@ from asyncrl.train.callbacks import Refusal, StepGroups, TrainerCallback
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.examination import Examined, Examiner, refusal
 from asyncrl.train.publication import Publication
-from asyncrl.train.schedule import gather
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_record import StepTimes
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.stream import StreamedStep
 from asyncrl.types import Group
+
+if TYPE_CHECKING:
+    from asyncrl.train.stream import StreamedStep
 
 log = logging.getLogger("asyncrl.train")
 
@@ -88,13 +89,15 @@ class Batches:
         self.source = source
         self.callbacks = callbacks
         self.publication = publication
-        self.examiner = Examiner(objective.needs, config.buffer.max_staleness, engine.router_replay)
+        self.examiner = Examiner(objective.needs, config.buffer.max_staleness, engine.trunk_inputs)
         self.stopped = False
         """Whether the run ended because it was asked to."""
         self._planned = False
 
     def gather(self, streamed: StreamedStep, times: StepTimes) -> Mapping[bytes, Group]:
         """Have a step train on groups as they arrive; return them by their encoded form, on rank 0."""
+        from asyncrl.train.schedule import gather
+
         return gather(
             streamed,
             self.source,
@@ -133,8 +136,8 @@ class Batches:
         for one in self.callbacks:
             one.groups(version, step_groups)
         return build_step_batch(
-            step_groups.own, version, self.config.buffer.max_staleness, step_groups.again,
-            step_groups.again_max_age, step_groups.external, step_groups.external_max_age,
+            step_groups.own, version, self.config.buffer.max_staleness, step_groups.further,
+            step_groups.added_max_age,
         )  # fmt: skip
 
     def accepts(self, batch: StepBatch, settings: StepSettings) -> bool:

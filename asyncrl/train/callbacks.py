@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from asyncrl.train.deepspeed_engine import TrainEngine
     from asyncrl.train.publication import Publication
     from asyncrl.train.step import StepReport
-    from asyncrl.train.step_batch import StepBatch
+    from asyncrl.train.step_batch import FurtherGroups, StepBatch
     from asyncrl.train.step_settings import StepSettings
 
 
@@ -38,14 +38,10 @@ class StepGroups:
 
     own: list[Group]
     """Those that the buffer gave for this step."""
-    again: list[Group] = field(default_factory=list)
-    """Of earlier steps, which this one trains once more."""
-    again_max_age: int = 0
-    """Versions that their oldest token may be behind the step."""
-    external: list[Group] = field(default_factory=list)
-    """That other runs have sampled."""
-    external_max_age: int = 0
-    """Versions of this run after which they are no longer trained."""
+    added_max_age: int = 0
+    """Versions that the oldest token of a row which was added to one of them may be behind the step."""
+    further: list[FurtherGroups] = field(default_factory=list)
+    """Trained beside them, kind after kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -52,15 +52,17 @@ from asyncrl.train.checkpoint_files import (
     open_state,
     own_tensors,
 )
-from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import load_state
-from asyncrl.train.memory_checkpoints import MemoryCheckpoints
 from asyncrl.train.nested_state import join, split
 from asyncrl.train.policy_folder import PolicyShare, gather_policy, write_policy
 from asyncrl.train.random_state import key_of, random_state, set_random_state
 from asyncrl.train.writers import CheckpointError, Writers
 from asyncrl.weights.chunks import file_checksum
+
+if TYPE_CHECKING:
+    from asyncrl.train.checkpoint_store import CheckpointStore
+    from asyncrl.train.memory_checkpoints import MemoryCheckpoints
 
 log = logging.getLogger("asyncrl.train")
 
@@ -127,11 +129,11 @@ class Checkpointer:
         self.write_s = 0.0
         """How long the newest background write took."""
         self._writers = Writers(engine.rank, engine.num_ranks)
-        self.memory = (
-            MemoryCheckpoints(memory, self._writers, memory_every, machines, engine.stage)
-            if memory is not None
-            else None
-        )
+        self.memory: MemoryCheckpoints | None = None
+        if memory is not None:
+            from asyncrl.train.memory_checkpoints import MemoryCheckpoints
+
+            self.memory = MemoryCheckpoints(memory, self._writers, memory_every, machines, engine.stage)
         self._trained = {"": engine} | {f"{name}:": other for name, other in (others or {}).items()}
         """The engines whose optimizers are kept, by the prefix of their tensors' names."""
         self._writer: threading.Thread | None = None

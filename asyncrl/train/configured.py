@@ -34,7 +34,8 @@ FEATURES = (
     ),
     Feature(lambda run: True, "asyncrl.train.sampled_check:sampled_check"),
     Feature(
-        lambda run: run.config.train.old_policy == "interrupt", "asyncrl.train.scored_versions:interrupting"
+        lambda run: run.config.train.old_policy == "interrupt",
+        "asyncrl.train.parts.scored_versions:interrupting",
     ),
     # Against stronger opponents the reward falls without a collapse, and what an exploiter waits for is none.
     Feature(

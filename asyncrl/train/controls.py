@@ -6,29 +6,31 @@ Their rules are pure functions in `asyncrl.algo`. This module holds their states
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch
 from torch import Tensor
 
-from asyncrl.algo.advantage.spiral import ema_baseline
-from asyncrl.algo.advantage.spo import beta_mean, forgetting, initial_beta, update_beta
-from asyncrl.algo.control.entropy_coef import applied_entropy_coef, next_entropy_coef
 from asyncrl.algo.control.lr_schedule import lr_factor
-from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
-from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
-from asyncrl.algo.diagnostics.ess import sequence_ess
-from asyncrl.algo.kl import adapt_kl_coef
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.config import Config, TrainConfig
+from asyncrl.import_path import load_object
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_tensors import StepTensors
 from asyncrl.types import Trajectory
 
-PLAN_NUMBER = re.compile(r"\d{8,}-(?=.)")
+if TYPE_CHECKING:
+    from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState
+
+TRACKERS = {
+    "baselines": "asyncrl.train.trackers:prompt_beliefs",
+    "role_baselines": "asyncrl.train.trackers:role_baselines",
+}
+"""What makes the tracker that an objective reads, by the word of `asyncrl.algo.needs.KNOWN` that asks for it."""
+KEYS = ("beliefs", "roles")
+"""Of the states of all trackers in a checkpoint."""
 
 
 def scheduled_rate(train: TrainConfig, step: int) -> float:
@@ -47,6 +49,8 @@ class KlController:
     def update(self, metrics: dict[str, float], num_sequences: int) -> None:
         """Adapt the coefficient to the measured KL."""
         if self.target is not None and "reference_kl" in metrics:
+            from asyncrl.algo.kl import adapt_kl_coef
+
             self.coef = adapt_kl_coef(
                 self.coef, metrics["reference_kl"], self.target, self.horizon, num_sequences
             )
@@ -67,11 +71,15 @@ class EntropyController:
         """What enters the loss of the next step."""
         if self.target is None:
             return self.coef
+        from asyncrl.algo.control.entropy_coef import applied_entropy_coef
+
         return applied_entropy_coef(self.coef, self.entropy, self.target)
 
     def update(self, metrics: dict[str, float]) -> None:
         """Adapt the coefficient to the measured entropy."""
         if self.target is not None and "entropy" in metrics:
+            from asyncrl.algo.control.entropy_coef import next_entropy_coef
+
             self.entropy = metrics["entropy"]
             self.coef = next_entropy_coef(self.coef, self.entropy, self.target, self.step)
 
@@ -87,79 +95,35 @@ class StalenessController:
         """Return the new limit if it changed."""
         before = self.state.max_staleness
         if "ess/token" in metrics:
+            from asyncrl.algo.control.staleness_controller import next_staleness
+
             self.state = next_staleness(self.state, metrics["ess/token"], self.rule)
         return self.state.max_staleness if self.state.max_staleness != before else None
 
 
-@dataclass(slots=True)
-class BaselineTracker:
-    """A Beta belief about each prompt's success, for single-rollout baselines (SPO).
+class Tracker(Protocol):
+    """Learns from each batch what the rewards of the next one are compared with. On the first rank."""
 
-    The drift that decides how fast old evidence is forgotten is measured on the response being trained: the mean
-    |log-probability change| between the version that sampled it and now.
-    """
-
-    beliefs: dict[str, tuple[float, float]] = field(default_factory=dict)
-    numbered: bool = True
-    """Whether task ids start with their number in the plan: those of an environment do, those of a task file do not."""
+    name: ClassVar[str]
+    """The field of `AdvantageBatch` that it fills."""
+    key: ClassVar[str]
+    """Of its state in a checkpoint."""
 
     def baselines(self, batch: StepBatch) -> Tensor:
-        """Return [B] expected rewards before the batch is seen. Rewards must lie in [0, 1]."""
-        found = []
-        for trajectory in batch.trajectories:
-            if not 0 <= trajectory.reward <= 1:
-                raise ValueError(
-                    f"task {trajectory.task_id}: a tracked baseline needs rewards in [0, 1], got {trajectory.reward}"
-                )
-            alpha, beta = self._belief(trajectory)
-            found.append(float(beta_mean(torch.tensor(alpha), torch.tensor(beta))))
-        return torch.tensor(found)
+        """Return [B] what each reward is compared with."""
+        ...
 
-    def update(self, batch: StepBatch, drift: Tensor) -> None:
-        """Update the beliefs with the batch's rewards; `drift` [B]."""
-        rho = forgetting(drift.double())
-        for row, trajectory in enumerate(batch.trajectories):
-            belief = torch.tensor(self._belief(trajectory), dtype=torch.float64)
-            reward = torch.tensor(trajectory.reward, dtype=torch.float64)
-            alpha, beta = update_beta(belief[0], belief[1], reward, rho[row])
-            self.beliefs[self._key(trajectory)] = (float(alpha), float(beta))
+    def learn(self, batch: StepBatch, tensors: StepTensors) -> None:
+        """Take in a batch that was trained."""
+        ...
 
-    def _belief(self, trajectory: Trajectory) -> tuple[float, float]:
-        return self.beliefs.get(self._key(trajectory)) or initial_beta(torch.zeros(0))
+    def state(self) -> Any:
+        """Return plain data."""
+        ...
 
-    def _key(self, trajectory: Trajectory) -> str:
-        return prompt_key(trajectory) if self.numbered else trajectory.task_id
-
-
-@dataclass(slots=True)
-class RoleBaselines:
-    """A running mean of the returns of each role of each environment (SPIRAL)."""
-
-    means: dict[str, float] = field(default_factory=dict)
-    """By environment and agent."""
-
-    def baselines(self, batch: StepBatch) -> Tensor:
-        """Return [B] the mean that each return is compared with: of what came before it, in this batch too."""
-        return self._scored(batch)[0]
-
-    def update(self, batch: StepBatch) -> None:
-        """Take up the batch's returns."""
-        self.means = self._scored(batch)[1]
-
-    def _scored(self, batch: StepBatch) -> tuple[Tensor, dict[str, float]]:
-        means, found = dict(self.means), []
-        for row, trajectory in enumerate(batch.trajectories):
-            env = batch.groups[int(batch.group[row])].task.env
-            role = f"{env}/{trajectory.info.get('agent', '')}"
-            found.append(means.get(role, 0.0))
-            means[role] = ema_baseline(found[-1], trajectory.reward)[1]
-        return torch.tensor(found), means
-
-
-def prompt_key(trajectory: Trajectory) -> str:
-    """Identify the problem across epochs: the task id without its eight-digit number in the plan."""
-    found = PLAN_NUMBER.match(trajectory.task_id)
-    return trajectory.task_id[found.end() :] if found else trajectory.task_id
+    def restore(self, state: Any) -> None:
+        """Take back what `state` returned."""
+        ...
 
 
 @dataclass(slots=True)
@@ -169,8 +133,7 @@ class Controls:
     kl: KlController
     entropy: EntropyController
     staleness: StalenessController | None = None
-    baselines: BaselineTracker | None = None
-    roles: RoleBaselines | None = None
+    trackers: Sequence[Tracker] = ()
     lr_power: float = 0.0
     lr_base_ess: float = 1.0
 
@@ -202,6 +165,9 @@ class Controls:
         """Return the step's rate and the sequence ESS it was scaled by (VCPO), from log pi_old - log mu [B,T]."""
         if not self.lr_power or log_ratio is None:
             return rate, None
+        from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
+        from asyncrl.algo.diagnostics.ess import sequence_ess
+
         ratio = float(sequence_ess(sequence_log_ratio(log_ratio, mask))[2])
         return scaled_learning_rate(rate, ratio, self.lr_base_ess, self.lr_power), ratio
 
@@ -212,19 +178,18 @@ class Controls:
             "entropy_coef": self.entropy.coef,
             "entropy": self.entropy.entropy,
             "staleness": asdict(self.staleness.state) if self.staleness else None,
-            "beliefs": json.dumps(self.baselines.beliefs) if self.baselines else None,
-            "roles": json.dumps(self.roles.means) if self.roles else None,
+            **dict.fromkeys(KEYS),
+            **{one.key: json.dumps(one.state()) for one in self.trackers},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.coef = float(state["kl_coef"])
         self.entropy.coef, self.entropy.entropy = float(state["entropy_coef"]), float(state["entropy"])
         if self.staleness and state["staleness"]:
-            self.staleness.state = StalenessState(**state["staleness"])
-        if self.baselines and state["beliefs"]:
-            self.baselines.beliefs = {k: (a, b) for k, (a, b) in json.loads(state["beliefs"]).items()}
-        if self.roles and state.get("roles"):
-            self.roles.means = json.loads(state["roles"])
+            self.staleness.state = type(self.staleness.state)(**state["staleness"])
+        for one in self.trackers:
+            if state.get(one.key):
+                one.restore(json.loads(state[one.key]))
 
 
 def make_controls(config: Config, objective: Objective) -> Controls:
@@ -234,30 +199,22 @@ def make_controls(config: Config, objective: Objective) -> Controls:
     return Controls(
         kl=KlController(float(kl["coef"]), kl["target"], int(kl["horizon"])),
         entropy=EntropyController(objective.entropy_coef, **objective.settings["entropy_control"]),
-        staleness=StalenessController(
-            StalenessRule(
-                rule["minimum"],
-                config.buffer.max_staleness,
-                rule["low_ess"],
-                rule["high_ess"],
-                rule["patience"],
-            ),
-            StalenessState(config.buffer.max_staleness),
-        )
-        if rule["enabled"]
-        else None,
-        baselines=BaselineTracker(numbered=not config.env.task_file)
-        if "baselines" in objective.needs
-        else None,
-        roles=RoleBaselines() if "role_baselines" in objective.needs else None,
+        staleness=_staleness(rule, config.buffer.max_staleness) if rule["enabled"] else None,
+        trackers=[
+            load_object("algo.advantage", made)(config)
+            for word, made in TRACKERS.items()
+            if word in objective.needs
+        ],
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )
 
 
-def mean_drift(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """[B] mean |log-ratio| over the sampled tokens of each row."""
-    return (log_ratio.abs() * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+def _staleness(rule: Mapping[str, Any], limit: int) -> StalenessController:
+    from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState
+
+    moves = StalenessRule(rule["minimum"], limit, rule["low_ess"], rule["high_ess"], rule["patience"])
+    return StalenessController(moves, StalenessState(limit))
 
 
 def successes(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -31,12 +31,10 @@ from asyncrl.train.checkpoint_form import VersionForm, form_of
 from asyncrl.train.engine_parts import layout_of, parts_of
 from asyncrl.train.optimizers import attach, make_optimizer
 from asyncrl.train.pieces import Piece, buckets, find_pieces, whole_numel
-from asyncrl.train.policy import probe
+from asyncrl.train.policy import NO_EXTRAS, Extras, TrunkInput, probe
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from asyncrl.train.progress import Progress
-from asyncrl.train.router_replay import RouterReplay
-from asyncrl.train.token_scores import TeacherStates
-from asyncrl.train.vision import Placed
+from asyncrl.train.token_scores import Compared
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -234,18 +232,18 @@ class TrainEngine:
         mask: Tensor,
         temperature: float,
         want: tuple[str, ...] = (),
-        teacher: TeacherStates | None = None,
-        images: Placed = (),
+        compared: Compared | None = None,
+        extras: Extras = NO_EXTRAS,
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does, of the current weights. A collective under ZeRO-3."""
         self.progress.mark()
         return self.engine(
-            token_ids.to(self.device), mask.to(self.device), temperature, want, teacher, images
+            token_ids.to(self.device), mask.to(self.device), temperature, want, compared, extras
         )
 
-    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float, images: Placed = ()) -> Tensor:
+    def logp(self, token_ids: Tensor, mask: Tensor, temperature: float, extras: Extras = NO_EXTRAS) -> Tensor:
         """Return the log-probabilities [B,T] alone."""
-        return self.outputs(token_ids, mask, temperature, images=images)["logp"]
+        return self.outputs(token_ids, mask, temperature, extras=extras)["logp"]
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Accumulate the gradient of this rank's share of the loss; `last` marks the step's last micro-batch.
@@ -435,9 +433,9 @@ class TrainEngine:
         return str(self.engine.module.model.dtype).removeprefix("torch.")
 
     @property
-    def router_replay(self) -> RouterReplay | None:
-        """What makes the model use recorded experts, None where its routers choose by themselves."""
-        return getattr(self.engine.module, "replay", None)
+    def trunk_inputs(self) -> tuple[TrunkInput, ...]:
+        """What the model's layers read besides the tokens."""
+        return getattr(self.engine.module, "inputs", ())
 
     @property
     def form(self) -> VersionForm:

@@ -20,14 +20,14 @@ from torch.func import functional_call
 from asyncrl.train.checkpoint_form import from_checkpoint
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.lora import published
-from asyncrl.train.vision import Placed
+from asyncrl.train.policy import NO_EXTRAS, Extras
 from asyncrl.weights.files import read_weights, weights_path
 
 log = logging.getLogger(__name__)
 _told = False
 """Whether it was said that there is no room."""
 Scorer = Callable[..., dict[str, Tensor]]
-"""Token ids [B,T], mask [B,T], temperature, `want` and `images` to `logp` [B,T], as `PolicyModel.forward`."""
+"""Token ids [B,T], mask [B,T], temperature, `want` and `extras` to `logp` [B,T], as `PolicyModel.forward`."""
 
 
 def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) -> list[int]:
@@ -73,10 +73,10 @@ def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[
             mask: Tensor,
             temperature: float,
             want: tuple[str, ...] = (),
-            images: Placed = (),
+            extras: Extras = NO_EXTRAS,
         ) -> dict[str, Tensor]:
             given = (token_ids.to(engine.device), mask.to(engine.device), temperature, want)
-            return functional_call(module, own, given, {"images": images})
+            return functional_call(module, own, given, {"extras": extras})
 
         yield score
 

@@ -7,7 +7,7 @@ groups, and not of the batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
 import torch
@@ -20,6 +20,10 @@ from asyncrl.train.auxiliary_models import StepTensors
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch, to_advantage_batch
 
+OF_TOKENS = [
+    one.name for one in fields(AdvantageOutputs) if one.name not in ("advantages", "keep", "metrics")
+]
+"""What estimators may say of tokens for the loss."""
 CELLS = 2**22
 """Padded numbers of one tensor at once: 16 MiB in float32."""
 
@@ -32,8 +36,8 @@ class Estimate:
     keep: list[bool]
     """[B]"""
     metrics: Metrics
-    returns: Ragged | None = None
-    clip_scale: Ragged | None = None
+    others: dict[str, Ragged]
+    """What else the estimator says of the sampled tokens, by its `LossInputs` name."""
 
 
 def estimate_advantages(
@@ -61,13 +65,8 @@ def estimate_advantages(
     advantages = join("advantages")
     assert advantages is not None
     keep = [kept for rows, one in zip(shards, found, strict=True) for kept in _keep(one, len(rows))]
-    return Estimate(
-        advantages,
-        keep,
-        merge(one.metrics for one in found),
-        returns=join("returns"),
-        clip_scale=join("clip_scale"),
-    )
+    others = {name: values for name in OF_TOKENS if (values := join(name)) is not None}
+    return Estimate(advantages, keep, merge(one.metrics for one in found), others)
 
 
 def _keep(found: AdvantageOutputs, num_rows: int) -> list[bool]:

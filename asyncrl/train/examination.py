@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.data.codec import decode_group, unpack
+from asyncrl.data.token_extras.table import recorded
 from asyncrl.errors import InputError, StaleError
-from asyncrl.train.answer_probability import probe_batch
-from asyncrl.train.router_replay import RouterReplay
+from asyncrl.train.policy import TrunkInput
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows, to_advantage_batch
-from asyncrl.types import EXPERTS, GREEDY_REWARD, Group
+from asyncrl.types import GREEDY_REWARD, Group
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ class Examiner:
     """Prepares single groups as a step does.
 
     needs: words of `algo.needs.KNOWN` that the recipe needs. max_staleness: of the oldest token that a step trains.
-    replay: of a model whose routers are given the experts that engines recorded; without it none may be recorded.
+    inputs: what the model's layers read besides the tokens; what engines record for models and none reads is refused.
     """
 
     needs: Collection[str]
     max_staleness: int
-    replay: RouterReplay | None = None
+    inputs: Sequence[TrunkInput] = ()
 
     def examine(
         self, bodies: Sequence[bytes], step: int, arrived: Mapping[bytes, Group] | None = None
@@ -74,13 +74,15 @@ class Examiner:
         """Make of the group what a step makes of its batch. Raises whatever that raises."""
         batch = build_step_batch([group], step, self.max_staleness)
         for t in batch.trajectories:
-            if self.replay is not None:
-                self.replay.check(t)
-            elif EXPERTS in t.extras:
-                raise InputError(f"episode {t.episode_index} has experts, and this run records none")
+            for one in self.inputs:
+                one.check(t)
+            if unread := recorded(t.extras) - {one.kind for one in self.inputs}:
+                raise InputError(f"episode {t.episode_index} has {min(unread)}, and this run records none")
             if "greedy" in self.needs and GREEDY_REWARD not in t.info:
                 raise InputError(f"episode {t.episode_index} lacks the reward of a greedy one")
         if "answers" in self.needs:
+            from asyncrl.train.parts.answer_probability import probe_batch
+
             probe_batch(batch)
         self._read(batch)
 

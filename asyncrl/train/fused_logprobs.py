@@ -17,15 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asyncrl.train.token_scores import AFTER_PROJECTION, Head
+from asyncrl.train.token_scores import AFTER_PROJECTION, Compared, Head
 
 
-def can_fuse(head: Head, temperature: float, want: tuple[str, ...], tokens: int) -> bool:
+def can_fuse(
+    head: Head, temperature: float, want: tuple[str, ...], tokens: int, compared: Compared | None = None
+) -> bool:
     """True where the kernel computes all that is wanted of so many tokens."""
     changed = any(getattr(head.config, name, None) is not None for name in AFTER_PROJECTION)
     plain = type(head.module) is nn.Linear and head.module.bias is None and not changed
-    distribution = {"entropy", "sum_pi_squared", "teacher_kl"}
-    return plain and temperature == 1.0 and tokens > 0 and not distribution & set(want)
+    whole = compared is not None or bool({"entropy", "sum_pi_squared"} & set(want))
+    return plain and temperature == 1.0 and tokens > 0 and not whole
 
 
 def fused_logp(

@@ -14,20 +14,22 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.train.auxiliary_models import rows_by_version, whole_batch
-from asyncrl.train.commitment_check import States
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.earlier_policy import earlier_policy, readable
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.whole_batch import rows_by_version, whole_batch
 from asyncrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from asyncrl.train.commitment_check import States
 
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""
@@ -193,7 +195,7 @@ def _measure(
     names = ("logp",) if states is None else ("logp", "states")
     found = whole_batch(
         engine, batch, settings,
-        lambda some: score(some.token_ids, some.mask, settings.temperature, names, images=some.images),
+        lambda some: score(some.token_ids, some.mask, settings.temperature, names, extras=some.extras),
         names, rows,
     )  # fmt: skip
     logp = found["logp"]

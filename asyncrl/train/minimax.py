@@ -25,19 +25,20 @@ from asyncrl.algo.curation.minimax import minimax_rewards
 from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
-from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.callbacks import TrainerCallback
 from asyncrl.train.checkpoint_files import KeptState, StateFiles
 from asyncrl.train.checkpointer import newest_usable
-from asyncrl.train.critic import CRITIC
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.full_state import WEIGHT
+from asyncrl.train.loading import load_policy
 from asyncrl.train.models import matching, offloaded
-from asyncrl.train.policy import CriticModel, PolicyModel, load_critic, load_policy
+from asyncrl.train.parts.critic import CRITIC, CriticModel, load_critic
+from asyncrl.train.policy import PolicyModel
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step import StepReport
 from asyncrl.train.step_batch import Rows, StepBatch, row_to_score
 from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.whole_batch import whole_batch
 from asyncrl.types import NEXT_STATES, Trajectory
 
 log = logging.getLogger("asyncrl.train")

@@ -30,6 +30,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
 
+from asyncrl.errors import ConfigError
 from asyncrl.train.sequence_parallel import SequenceGroup, current
 
 NAME = "asyncrl_prefix_tree"
@@ -102,14 +103,23 @@ class PrefixTree:
 TENSORS = ("token_ids", "depths", "parents", "ends", "rows", "places", "sources")
 
 
-def tree_of(token_ids: Tensor, mask: Tensor, experts: Tensor | None = None) -> PrefixTree:
+def without_trees(model: Any) -> None:
+    """Raise `ConfigError` where ranks compute rows together, which takes a tree, and `model` knows none."""
+    if current() is not None:
+        raise ConfigError(
+            f"train.sequence_parallel: must be 1 for {type(model).__name__}, whose attention cannot be "
+            "computed over packed rows"
+        )
+
+
+def tree_of(token_ids: Tensor, mask: Tensor, read: Sequence[Tensor] = ()) -> PrefixTree:
     """Return the tree of rows [B,T], each up to its last sampled token: nothing reads what comes after it.
 
-    experts: [B,T,layers,K] that tokens are routed to (`asyncrl.train.router_replay`); those of shared tokens are equal.
+    read: [B,T,...] whole numbers each, which layers read besides the tokens; those of shared tokens are equal.
     """
     sampled = mask.cpu().numpy()
     lengths = np.where(sampled.any(1), sampled.shape[1] - sampled[:, ::-1].argmax(1), 1)
-    known = None if experts is None else experts.flatten(2).cpu().numpy()
+    known = np.concatenate([one.flatten(2).cpu().numpy() for one in read], -1) if read else None
     tree = build_tree(token_ids.cpu().numpy(), lengths, known).to(token_ids.device)
     return replace(tree, group=current())
 

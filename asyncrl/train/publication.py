@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from asyncrl.algo.curation.success_pool import as_played
 from asyncrl.data.table import TokenValues
 from asyncrl.train.callbacks import TrainerCallback
 from asyncrl.train.deepspeed_engine import TrainEngine
@@ -105,7 +104,7 @@ class Publication:
             if not in_background:
                 send()
             return None
-        fresh, values = [as_played(group) for group in batch.fresh], token_values(batch, report)
+        fresh, values = list(batch.played), token_values(batch, report)
 
         def publish() -> PublishReport:
             published = send()
@@ -125,7 +124,7 @@ class Publication:
         else:
             published = at_once(publish, Future())
             self._pauses_s += published.result().pause_s
-        left_out = [batch.group_ids[i] for i in report.poisoned]
+        left_out = [batch.group_ids[i] for i in report.left_out]
         for one in self.callbacks:
             one.trained(batch, fresh, left_out, report.went_back_to is not None)
         return published

@@ -17,6 +17,7 @@ from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import StepGroups
 from asyncrl.train.group_pool import PoolCallback
+from asyncrl.train.step_batch import FurtherGroups
 from asyncrl.types import Group
 
 
@@ -68,7 +69,7 @@ class Replay(PoolCallback[ReplayPool]):
     name = "replay"
 
     def groups(self, version: int, groups: StepGroups) -> None:
-        groups.again, groups.again_max_age = self.pool.draw(version), self.pool.max_age
+        groups.further.append(FurtherGroups("replayed", self.pool.draw(version), self.pool.max_age))
 
 
 def replay(context: CallbackContext) -> Replay | None:

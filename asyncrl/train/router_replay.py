@@ -8,46 +8,23 @@ the recorded experts and computes their gate weights from its own logits, so gra
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from asyncrl.data.token_extras.experts import OWN_CHOICE
 from asyncrl.errors import ConfigError
+from asyncrl.train.policy import Extras
 from asyncrl.types import EXPERTS, Trajectory
 
 KEYWORD = "replayed_experts"
 """The argument [B,T,layers,K] by which the trunk hands its layers the experts of their tokens."""
-OWN_CHOICE = -1
-"""In place of an expert: the router chooses by itself."""
 MAX_GATE_ERROR = 0.02
 """Largest difference between a router's own gate weights and those computed here: bfloat16's rounding."""
 _LAYER = re.compile(r"(?P<layer>.*\blayers\.(?P<index>\d+))\..*")
-
-_recorded: ContextVar[Tensor | None] = ContextVar("recorded_experts", default=None)
-
-
-@contextmanager
-def replaying(experts: Tensor | None) -> Iterator[None]:
-    """Let forward passes of models with `RouterReplay` use `experts` [B,T,layers,K] of their tokens [B,T].
-
-    A token with `OWN_CHOICE` is routed as ever, and so are all without this.
-    """
-    token = _recorded.set(experts)
-    try:
-        yield
-    finally:
-        _recorded.reset(token)
-
-
-def recorded_experts(device: torch.device) -> Tensor | None:
-    """Return on `device` what `replaying` was given, None outside of it."""
-    experts = _recorded.get()
-    return None if experts is None else experts.to(device)
 
 
 def _softmax_of_chosen(logits: Tensor, experts: Tensor, router: Any) -> Tensor:
@@ -74,8 +51,12 @@ normalisation; OLMoE and Qwen3-MoE without; DeepSeek-V3 and GLM-4-MoE."""
 class RouterReplay:
     """Hooks on a causal LM of transformers by which its routers can be given their experts.
 
-    Raises `ConfigError` for a model without experts, or whose routers are of a kind that is not known.
+    Implements `asyncrl.train.policy.TrunkInput`. Raises `ConfigError` for a model without experts, or whose routers are
+    of a kind that is not known.
     """
+
+    kind = EXPERTS
+    keyword = KEYWORD
 
     def __init__(self, model: Any) -> None:
         self.name = type(model).__name__
@@ -89,6 +70,11 @@ class RouterReplay:
         self.num_experts = min(router.num_experts for router in self.routers)
         self.shape = (model.config.get_text_config().num_hidden_layers, self.routers[0].top_k)
         """Layers of the model, and experts of a token in each."""
+
+    def given(self, extras: Extras) -> Tensor | None:
+        """See `TrunkInput`: [B,T,layers,K]. A token with `OWN_CHOICE` is routed as ever, and so are all without it."""
+        found: Tensor | None = extras.get(EXPERTS)
+        return found
 
     def check(self, trajectory: Trajectory) -> None:
         """Raise `ConfigError` unless the experts of every token that a sampled one follows are recorded."""

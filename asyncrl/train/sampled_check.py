@@ -7,22 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.config import Config
 from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import Refusal, TrainerCallback
-from asyncrl.train.commitment_check import (
-    ALLOWED,
-    Finding,
-    States,
-    commitment_metrics,
-    examine,
-    unfit,
-    unfit_reason,
-)
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.faulty_engine import faulty_engines
 from asyncrl.train.logprob_check import (
     Comparison,
     Tolerance,
@@ -34,6 +24,9 @@ from asyncrl.train.logprob_check import (
 )
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
+
+if TYPE_CHECKING:
+    from asyncrl.train.commitment_check import Finding, States
 
 
 class SampledCheck(TrainerCallback):
@@ -57,23 +50,37 @@ class SampledCheck(TrainerCallback):
         states: States | None = {} if self.config.train.commitments else None
         parts = compare(engine, batch, tolerance, settings, self.weights_dir, kept_kv, states)
         self.comparisons = of_groups(parts)
-        self.commitments = []
-        if states is not None:
-            examined = engine.on_first(lambda: examine(batch, states))
-            self.commitments = [Finding(*one) for one in examined]
-        wrong = disagreeing(self.comparisons, tolerance)
+        wrong, engines = disagreeing(self.comparisons, tolerance), {}
+        reasons, refused = [], [one.group for one in wrong]
+        if wrong:
+            from asyncrl.train.faulty_engine import faulty_engines
+
+            reasons, engines = [disagreement(wrong, batch.step, tolerance)], faulty_engines(parts, tolerance)
+        if states is not None and (forged := self._forged(engine, batch, states)):
+            reasons.append(forged.reason)
+            refused, engines = [*refused, *forged.groups], {}
+        return Refusal(list(dict.fromkeys(refused)), "; ".join(reasons), engines) if reasons else None
+
+    def _forged(self, engine: TrainEngine, batch: StepBatch, states: States) -> Refusal | None:
+        """Return why groups are refused whose commitments are not to the trainer's hidden states."""
+        from asyncrl.train.commitment_check import ALLOWED, Finding, examine, unfit, unfit_reason
+
+        self.commitments = [Finding(*one) for one in engine.on_first(lambda: examine(batch, states))]
         allowed = ALLOWED[engine.states_dtype]
         forged = unfit(self.commitments, allowed)
-        if not wrong and not forged:
-            return None
-        reasons = [disagreement(wrong, batch.step, tolerance)] if wrong else []
-        reasons += [unfit_reason(forged, batch.step, allowed)] if forged else []
-        groups = dict.fromkeys([*(one.group for one in wrong), *(one.group for one in forged)])
-        engines = {} if forged else faulty_engines(parts, tolerance)
-        return Refusal(list(groups), "; ".join(reasons), engines)
+        return (
+            Refusal([one.group for one in forged], unfit_reason(forged, batch.step, allowed))
+            if forged
+            else None
+        )
 
     def metrics(self, step: int) -> Mapping[str, Any]:
-        return {**comparison_metrics(self.comparisons), **commitment_metrics(self.commitments)}
+        found = dict(comparison_metrics(self.comparisons))
+        if self.config.train.commitments:
+            from asyncrl.train.commitment_check import commitment_metrics
+
+            found |= commitment_metrics(self.commitments)
+        return found
 
 
 def sampled_check(context: CallbackContext) -> SampledCheck:

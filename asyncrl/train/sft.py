@@ -29,7 +29,7 @@ from asyncrl.images import has_images
 from asyncrl.progress import Progress, progress
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations, encode
-from asyncrl.train.policy import PolicyModel
+from asyncrl.train.policy import PolicyModel, run_rows
 from asyncrl.train.prefix_tree import enable_prefix_trees
 from asyncrl.train.threads import set_threads
 from asyncrl.train.tiny_model import (
@@ -41,6 +41,8 @@ from asyncrl.train.tiny_model import (
     save,
     token_id,
 )
+from asyncrl.train.vision import VisionRows
+from asyncrl.types import IMAGES
 
 CORPUS_EPISODES = 1000
 VOCAB_SIZE = 512
@@ -84,7 +86,9 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
         f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
     )
     enable_prefix_trees(model)
-    _fit(PolicyModel(model, image_processor=renderer.image_processor), data, config, seed)
+    processor = renderer.image_processor
+    rows = run_rows if processor is None else VisionRows(processor)
+    _fit(PolicyModel(model, rows), data, config, seed)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)
     shutil.rmtree(folder, ignore_errors=True)
@@ -166,7 +170,7 @@ def _train_batch(
         chosen = [batch[row] for row in rows]
         ids, _ = pad([(demo.ids, demo.mask) for demo in chosen])
         each = weights[rows, : ids.shape[1]]
-        logp = engine.logp(ids, each > 0, 1.0, [demo.images for demo in chosen])
+        logp = engine.logp(ids, each > 0, 1.0, {IMAGES: [demo.images for demo in chosen]})
         loss = -(logp * each.to(logp.device)).sum() / weights.sum()
         engine.backward(loss, last=number == len(plan) - 1)
         total += float(loss.detach())

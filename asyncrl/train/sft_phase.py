@@ -104,7 +104,7 @@ def imitate(
     mine = plan[engine.share]
     for number, rows in enumerate(mine):
         padded = pad_rows(batch, rows)
-        loss = -engine.logp(padded.token_ids, padded.mask, 1.0, padded.images).sum() / num_tokens
+        loss = -engine.logp(padded.token_ids, padded.mask, 1.0, padded.extras).sum() / num_tokens
         engine.backward(loss, last=number == len(mine) - 1)
         total += loss.detach()
     engine.sum_shares(total)

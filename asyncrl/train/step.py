@@ -6,30 +6,26 @@ the others are served the rows that they run the model on (`asyncrl.train.serve_
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.inputs import LossInputs, NonFiniteError, Totals, totals_of
 from asyncrl.algo.metrics import Metrics, from_plain, merge, reduce_over_ranks, to_plain
 from asyncrl.algo.objective import Objective
-from asyncrl.train.auxiliary_models import AuxiliaryModels, StepTensors, whole_batch
-from asyncrl.train.auxiliary_weights import DividedPolicy, FrozenPolicy
-from asyncrl.train.controls import Controls, EntropyController, KlController, mean_drift
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.controls import Controls, EntropyController, KlController
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.estimates import estimate_advantages
+from asyncrl.train.finite import accumulate_finite
+from asyncrl.train.gradient import LeaveOut, Step, apply
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.router_replay import replaying
-from asyncrl.train.self_teacher import SelfTeacher
-from asyncrl.train.serve_rows import Plan, end_of_step, gather_values, plan_rows, serve_rows, serve_values
-from asyncrl.train.step_batch import Rows, StepBatch, pad_rows, sampled_tokens
+from asyncrl.train.serve_rows import gather_values
+from asyncrl.train.step_batch import StepBatch, sampled_tokens
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.token_scores import TeacherStates
+from asyncrl.train.step_tensors import StepTensors
 
 
 @dataclass(slots=True)
@@ -45,60 +41,13 @@ class StepReport:
     """The version whose policy has come back after the step."""
     said: str = ""
     """What callbacks say of the step, empty where they did nothing."""
-    poisoned: dict[int, str] = field(default_factory=dict)
+    left_out: dict[int, str] = field(default_factory=dict)
     """Groups left out because they make the loss or gradient NaN or infinite: index in the batch to reason."""
     token_values: dict[str, Ragged] = field(default_factory=dict)
     """On the first rank, of the sampled tokens, by column of the trajectories' table; empty where the step was streamed
     group by group."""
     turn_rewards: list[list[float]] | None = None
     """[B][K] on the first rank, what the turns were rewarded with where that is not what the environment gave."""
-
-
-OnPoison = Callable[[dict[int, str]], None]
-"""Called on every rank with groups found poisoned (index in the batch to reason), before the optimizer's step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What the micro-batches of one plan read on this rank, besides the rows: the values of their sampled tokens."""
-
-    values: dict[str, dict[int, Tensor]]
-    """By `LossInputs` name and row."""
-
-    def padded(self, micro: Rows, device: torch.device) -> dict[str, Tensor]:
-        """Return the fields of `LossInputs` [B,T] of a micro-batch."""
-        where = micro.mask.to(device)
-        found = {}
-        for name, by_row in self.values.items():
-            flat = torch.cat([torch.zeros(0), *(by_row[row] for row in micro.indices)]).to(device)
-            found[name] = torch.zeros(where.shape, device=device).masked_scatter(where, flat)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What the micro-batches of one step share."""
-
-    engine: TrainEngine
-    objective: Objective
-    auxiliary: AuxiliaryModels
-    batch: StepBatch
-    tensors: StepTensors
-    settings: StepSettings
-    learning_rate: float
-    kl_coef: float
-    on_poison: OnPoison
-    entropy_coef: float | None = None
-    """None for the recipe's own."""
-    critic_ahead: bool = False
-    """Whether this is one of the critic's steps before the last one of the batch, in which the policy has no part."""
-    entropies: dict[int, Tensor] = field(default_factory=dict)
-    """Of the sampled tokens of rows that this rank has trained on, where the objective computes entropies."""
-
-    @property
-    def critic_only(self) -> bool:
-        critic = self.auxiliary.critic
-        return self.critic_ahead or (critic is not None and critic.warming_up(self.batch.step))
 
 
 def train_step(
@@ -109,7 +58,7 @@ def train_step(
     settings: StepSettings,
     learning_rate: float,
     controls: Controls | None = None,
-    on_poison: OnPoison = lambda found: None,
+    leave_out: LeaveOut = lambda found: None,
 ) -> StepReport:
     """Train on one batch. A collective: call on every rank with what `share_batch` returns.
 
@@ -120,71 +69,62 @@ def train_step(
         KlController(objective.kl_coef), EntropyController(objective.entropy_coef)
     )
     tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
-    if controls.baselines is not None and engine.rank == 0:
-        tensors.rows["baselines"] = controls.baselines.baselines(batch)
-    if controls.roles is not None and engine.rank == 0:
-        tensors.rows["role_baselines"] = controls.roles.baselines(batch)
-    poisoned: dict[int, str] = {}
-    critic = auxiliary.critic
+    trackers = controls.trackers if engine.rank == 0 else ()
+    tensors.rows |= {one.name: one.baselines(batch) for one in trackers}
+    left_out: dict[int, str] = {}
     ahead = Step(
-        engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, on_poison, critic_ahead=True,
+        engine, objective, auxiliary, batch, tensors, settings, 0.0, controls.kl.coef, leave_out, ahead=True,
     )  # fmt: skip
-    for _ in range(critic.config.steps - 1 if critic is not None else 0):
-        _critic_step(ahead, poisoned)
+    for _ in range(auxiliary.steps_ahead):
+        _step_ahead(ahead, left_out)
     decided = decide(
         engine, objective, auxiliary, batch, tensors, controls.kl.coef,
         lambda: _measure(objective, batch, tensors, controls, learning_rate),
     )  # fmt: skip
-    kept = [row for row in decided.kept if int(batch.group[row]) not in poisoned]
-    if not kept and not poisoned:
+    kept = [row for row in decided.kept if int(batch.group[row]) not in left_out]
+    if not kept and not left_out:
         return StepReport(
             skipped="every trajectory was filtered out", metrics=objective.report(decided.metrics)
         )
     rate = decided.measured.get("learning_rate", learning_rate)
     step = Step(
-        engine, objective, auxiliary, batch, tensors, settings, rate, controls.kl.coef, on_poison,
+        engine, objective, auxiliary, batch, tensors, settings, rate, controls.kl.coef, leave_out,
         controls.entropy.applied,
     )  # fmt: skip
     parts: list[Metrics] = []
     norms: list[float] = []
 
     for part in split_minibatches(batch, kept, settings.num_minibatches):
-        norms.append(_minibatch(step, part, parts, poisoned))
-    if isinstance(auxiliary.teacher, FrozenPolicy):
-        auxiliary.teacher.release_device()
+        norms.append(_minibatch(step, part, parts, left_out))
+    auxiliary.release()
     if not parts:
         return StepReport(
             skipped="the loss or gradient was not finite",
             metrics=objective.report(decided.metrics),
-            poisoned=poisoned,
+            left_out=left_out,
         )
-    kept = [row for row in kept if int(batch.group[row]) not in poisoned]
-    if controls.baselines is not None and engine.rank == 0 and tensors.policy_logp is not None:
-        everything = list(range(batch.num_rows))
-        sampled = sampled_tokens(batch, everything)
-        log_ratio = (tensors.policy_logp.padded(everything) - sampled.behavior_logp) * sampled.mask
-        controls.baselines.update(batch, mean_drift(log_ratio, sampled.mask))
-    if controls.roles is not None and engine.rank == 0:
-        controls.roles.update(batch)
+    kept = [row for row in kept if int(batch.group[row]) not in left_out]
+    for one in trackers:
+        one.learn(batch, tensors)
     metrics = objective.report(reduce_over_ranks(merge(parts), engine.sum_shares) | decided.metrics)
     metrics |= decided.measured
     metrics["grad_norm"] = max(norms)
     metrics["learning_rate"] = rate
     num_tokens = int(batch.counts[kept].sum())
     return StepReport(
-        metrics, num_tokens, len(kept), poisoned=poisoned, token_values=_token_values(step, kept)
+        metrics, num_tokens, len(kept), left_out=left_out, token_values=_token_values(step, kept)
     )
 
 
-def _critic_step(step: Step, poisoned: dict[int, str]) -> None:
-    """Take the critic's steps ahead of the policy's, one for each minibatch, towards targets of its own values; then
-    compute these anew. A collective."""
+def _step_ahead(step: Step, left_out: dict[int, str]) -> None:
+    """Take a round of steps ahead of the policy's, one for each minibatch; then compute anew what that has changed.
+    A collective."""
     engine, batch, auxiliary = step.engine, step.batch, step.auxiliary
     decided = decide(engine, step.objective, auxiliary, batch, step.tensors, step.kl_coef)
-    kept = [row for row in decided.kept if int(batch.group[row]) not in poisoned]
+    kept = [row for row in decided.kept if int(batch.group[row]) not in left_out]
     for rows in split_minibatches(batch, kept, step.settings.num_minibatches):
-        _minibatch(step, rows, [], poisoned)
-    auxiliary.critic_pass(engine, batch, step.settings, step.tensors)
+        _minibatch(step, rows, [], left_out)
+    auxiliary.after_step_ahead(engine, batch, step.settings, step.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,20 +151,15 @@ def decide(
 
     def on_first_rank() -> dict[str, Any]:
         estimate = estimate_advantages(objective, batch, tensors, kl_coef)
-        tensors.tensors["advantages"] = estimate.advantages
-        for name in ("returns", "clip_scale"):
-            values: Ragged | None = getattr(estimate, name)
-            if values is not None:
-                tensors.tensors[name] = values
+        tensors.tensors |= {"advantages": estimate.advantages, **estimate.others}
         statistics: dict[str, Tensor] = {}
         if objective.needs_step_statistics:
             everything = list(range(batch.num_rows))
             statistics = objective.step_statistics(auxiliary.whole_inputs(batch, tensors, everything))
-        shown = tensors.shown
-        taught = None if shown is None else set(shown.taught)
+        only = tensors.trained
         return {
-            "kept": [r for r, kept in enumerate(estimate.keep) if kept and (taught is None or r in taught)],
-            "metrics": to_plain(estimate.metrics | ({} if shown is None else shown.metrics)),
+            "kept": [row for row, kept in enumerate(estimate.keep) if kept and (only is None or row in only)],
+            "metrics": to_plain(estimate.metrics | tensors.metrics),
             "statistics": {name: float(value) for name, value in statistics.items()},
             "measured": measure(),
             "zero_advantage": estimate.advantages.zero_rows(),
@@ -280,253 +215,15 @@ def _token_values(step: Step, kept: Sequence[int]) -> dict[str, Ragged]:
     return found
 
 
-def _minibatch(step: Step, rows: Sequence[int], parts: list[Metrics], poisoned: dict[int, str]) -> float:
-    """Take one optimizer step on `rows` less the groups that poison it; return the gradient norm, 0 without a step.
-
-    To find them, each group is tried alone, without an optimizer step.
-    """
-    found, why = accumulate(step, rows)
-    if why:
-        discard(step)
-        bad = _find_poison(step, rows) or {int(step.batch.group[row]): why for row in rows}
-        poisoned.update(bad)
-        step.on_poison(bad)
-        rows = [row for row in rows if int(step.batch.group[row]) not in bad]
-        found, why = accumulate(step, rows) if rows else ([], "")
-        if why:
-            # Each group alone is finite, all together are not.
-            discard(step)
-            bad = {int(step.batch.group[row]): why for row in rows}
-            poisoned.update(bad)
-            step.on_poison(bad)
-            rows = []
+def _minibatch(step: Step, rows: Sequence[int], parts: list[Metrics], left_out: dict[int, str]) -> float:
+    """Take one optimizer step on `rows` less the groups that are not finite; return the gradient norm, 0 without a
+    step."""
+    found, rows, wrong = accumulate_finite(step, rows)
+    left_out.update(wrong)
     if not rows:
         return 0.0
     parts += found
     return apply(step)
-
-
-def _find_poison(step: Step, rows: Sequence[int]) -> dict[int, str]:
-    """Return the groups whose own loss or gradient is not finite, with what is wrong. A collective."""
-    found = {}
-    for group in sorted({int(step.batch.group[row]) for row in rows}):
-        _, why = accumulate(step, [row for row in rows if int(step.batch.group[row]) == group])
-        discard(step)
-        if why:
-            found[group] = why
-    return found
-
-
-def accumulate(
-    step: Step, rows: Sequence[int], totals: Totals | None = None, last: bool = True
-) -> tuple[list[Metrics], str]:
-    """Accumulate the gradients of `rows`; return metrics, and what is not finite on any rank. A collective.
-
-    `totals` are those of the optimizer step, counted over `rows` where not given; `last` says that no more follow.
-    Rows that have no gradient by their advantages are computed for the metrics alone, without a backward pass.
-    """
-    engine, objective, batch = step.engine, step.objective, step.batch
-    totals = totals or _totals(step, rows)
-    statistics = {} if step.critic_only else _ratio_statistics(step, rows)
-    units = batch.group.tolist() if "pairs" in objective.needs else None
-    found: list[Metrics] = []
-    why = ""
-    measured, trained = _by_gradient(step, rows)
-    plans: list[tuple[list[list[list[int]]], bool]] = []
-    for part, learns in ((measured, False), (trained, True)):
-        if part:
-            plans.append((plan_rows(engine, batch, step.settings.micro_batch_tokens, part, units), learns))
-    if last and not trained:
-        plans.append((end_of_step(engine), True))
-    for plan, learns in plans:
-        share = serve(step, plan)
-        mine = plan[engine.share]
-        for number, chosen in enumerate(mine):
-            final = learns and last and number == len(mine) - 1
-            metrics, wrong = micro_batch(step, share, chosen, totals, statistics, final, learns)
-            found.append(metrics)
-            why = why or wrong
-    problem = engine.any_text(why)
-    if not problem and not all(one.finite() for one in _engines(step)):
-        problem = "the gradient holds NaN or infinite values"
-    return found, problem
-
-
-def _by_gradient(step: Step, rows: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the rows that have no gradient, and the others."""
-    if step.critic_only or not step.objective.weighed_by_advantage(step.kl_coef, step.entropy_coef):
-        return [], list(rows)
-    flat = step.tensors.zero_advantage
-    return [row for row in rows if row in flat], [row for row in rows if row not in flat]
-
-
-def serve(step: Step, plan: Plan) -> Share:
-    """Give each rank the rows of its micro-batches and what the loss reads of them. A collective."""
-    serve_rows(step.engine, step.batch, plan)
-    if step.tensors.shown is not None and "teacher_logits" in step.objective.needs:
-        serve_rows(step.engine, step.tensors.shown.batch, plan)
-    return Share(serve_values(step.engine, step.batch, plan, step.tensors.for_loss()))
-
-
-def _engines(step: Step) -> list[TrainEngine]:
-    critic = step.auxiliary.critic
-    return [step.engine, *([critic.engine] if critic is not None and critic.engine is not None else [])]
-
-
-def discard(step: Step) -> None:
-    for engine in _engines(step):
-        engine.discard()
-
-
-def apply(step: Step, divide_by: float = 1.0) -> float:
-    """Take the optimizer steps; return the largest gradient norm. The policy's gradient is divided by `divide_by`."""
-    step.auxiliary.before_update(step.engine, step.batch, step.settings)
-    norms = [0.0]
-    critic = step.auxiliary.critic
-    if critic is not None and critic.engine is not None:
-        norms.append(critic.engine.step(critic.config.learning_rate))
-    if not step.critic_only or (critic is not None and critic.shared):
-        norms.append(step.engine.step(step.learning_rate, divide_by))
-    return max(norms)
-
-
-def micro_batch(
-    step: Step,
-    share: Share,
-    rows: list[int],
-    totals: Totals,
-    statistics: dict[str, Tensor],
-    last: bool,
-    has_gradient: bool = True,
-) -> tuple[Metrics, str]:
-    """Run forward and, on rows that have a gradient, backward; return metrics, and what is not finite.
-
-    A rank that finds something still runs the backward pass, since other ranks may wait in it.
-    """
-    engine, critic = step.engine, step.auxiliary.critic
-    micro = pad_rows(step.batch, rows)
-    want = _want(step)
-    trains = not step.critic_only or (critic is not None and critic.shared)
-    # While a critic with a trunk of its own is trained alone, nothing reads the policy but the record of entropies.
-    computes = trains or (step.objective.needs_entropy and not step.critic_ahead)
-    teacher = _teacher_states(step, micro) if computes else None
-    if not computes:
-        engine.progress.mark()
-        outputs = {"logp": torch.zeros(micro.mask.shape, device=engine.device)}
-    else:
-        with torch.set_grad_enabled(trains and has_gradient), replaying(micro.routed_experts):
-            outputs = engine.outputs(
-                micro.token_ids, micro.mask, step.settings.temperature, want, teacher, micro.images
-            )
-    if step.objective.needs_entropy and micro.indices and not step.critic_ahead:
-        entropy = outputs["entropy"].detach().float()[micro.mask.to(outputs["entropy"].device)].cpu()
-        counts = [int(step.batch.counts[row]) for row in rows]
-        step.entropies.update(zip(rows, entropy.split(counts), strict=True))
-    inputs = loss_inputs(step, share, micro, outputs)
-    inputs = dataclasses.replace(inputs, statistics=inputs.statistics | statistics)
-    values = None
-    if critic is not None:
-        found = (
-            outputs if critic.shared else critic.outputs(engine, micro.token_ids, micro.mask, micro.images)
-        )
-        values = found["values"]
-    try:
-        policy, value, metrics = _losses(step, inputs, values, totals)
-    except NonFiniteError as error:
-        policy, value = 0 * outputs["logp"].sum(), None
-        if values is not None:
-            value = 0 * values.sum()
-        if has_gradient:
-            _backward(step, policy, value, last)
-        return {}, _of_trajectory(step.batch, rows, error)
-    if has_gradient:
-        _backward(step, policy, value, last)
-    total = policy.detach() + (value.detach() if value is not None else 0)
-    return metrics, "" if bool(torch.isfinite(total)) else f"the loss is {float(total)}"
-
-
-def _of_trajectory(batch: StepBatch, rows: Sequence[int], error: NonFiniteError) -> str:
-    """Say what is not finite, and of which trajectory."""
-    if error.row >= len(rows):
-        return str(error)
-    trajectory = batch.row(rows[error.row])
-    return f"{error.name} of task {trajectory.task_id} episode {trajectory.episode_index} {error.problem}"
-
-
-def _losses(
-    step: Step, inputs: LossInputs, values: Tensor | None, totals: Totals
-) -> tuple[Tensor, Tensor | None, Metrics]:
-    """Return this micro-batch's policy loss, value loss and metrics. Raises `NonFiniteError`."""
-    objective = step.objective
-    value: Tensor | None = None
-    metrics: Metrics = {}
-    if values is not None:
-        value, metrics = objective.value_term(dataclasses.replace(inputs, values=values), totals)
-    if step.critic_only:
-        return torch.zeros((), device=step.engine.device), value, metrics
-    policy, found = objective.loss(inputs, totals, step.kl_coef, step.entropy_coef)
-    return policy, value, found | metrics
-
-
-def _backward(step: Step, policy: Tensor, value: Tensor | None, last: bool) -> None:
-    critic = step.auxiliary.critic
-    if critic is not None and critic.engine is not None and value is not None:
-        critic.engine.backward(value, last)
-    if critic is not None and critic.shared and value is not None:
-        step.engine.backward(value if step.critic_only else policy + value, last)
-    elif not step.critic_only:
-        step.engine.backward(policy, last)
-
-
-def _want(step: Step) -> tuple[str, ...]:
-    """Return what the trained model must compute besides log-probabilities."""
-    want = []
-    if step.objective.needs_entropy:
-        want.append("entropy")
-    if "teacher_logits" in step.objective.needs:
-        want.append("teacher_kl")
-    if step.auxiliary.critic is not None and step.auxiliary.critic.shared:
-        want.append("detached_values" if step.critic_only else "values")
-    return tuple(want)
-
-
-def _teacher_states(step: Step, micro: Rows) -> TeacherStates | None:
-    """Return what the trained model needs of a teacher to compare whole distributions; None where it need not."""
-    if "teacher_logits" not in step.objective.needs:
-        return None
-    teacher = step.auxiliary.teacher
-    direction = step.objective.teacher_direction
-    if isinstance(teacher, SelfTeacher):
-        assert step.tensors.shown is not None
-        return teacher.states(step.engine, step.tensors.shown, micro.indices, direction)
-    assert isinstance(teacher, FrozenPolicy | DividedPolicy)
-    return teacher.states(step.engine, micro.token_ids, micro.mask, direction, micro.images)
-
-
-def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor]) -> LossInputs:
-    """Return what the loss reads for one micro-batch. An empty one is a fully masked row."""
-    logp, batch = outputs["logp"], step.batch
-    device = logp.device
-    group = batch.group[micro.indices] if micro.indices else torch.zeros(1, dtype=torch.long)
-    scores = [batch.row(row).reward for row in micro.indices] or [0.0]
-    external = [bool(batch.row(row).peer) for row in micro.indices]
-    extras: dict[str, Any] = share.padded(micro, device)
-    extras.setdefault("proximal_logp", logp.detach())
-    return LossInputs(
-        logp=logp,
-        entropy=outputs.get("entropy"),
-        teacher_kl=outputs.get("teacher_kl"),
-        mask=micro.mask.to(device),
-        behavior_logp=micro.behavior_logp.to(device),
-        versions=micro.versions.to(device),
-        turn_ids=micro.turn_ids.to(device),
-        current_version=batch.step,
-        scores=torch.tensor(scores, device=device),
-        group=group.to(device),
-        external=torch.tensor(external, device=device) if any(external) else None,
-        statistics={name: value.to(device) for name, value in step.tensors.statistics.items()},
-        **extras,
-    )
 
 
 def split_minibatches(batch: StepBatch, rows: Sequence[int], count: int) -> list[list[int]]:
@@ -537,49 +234,3 @@ def split_minibatches(batch: StepBatch, rows: Sequence[int], count: int) -> list
     for row in rows:
         split[place[int(batch.group[row])]].append(row)
     return [part for part in split if part]
-
-
-def _totals(step: Step, rows: Sequence[int]) -> Totals:
-    """Count tokens and sequences of one optimizer step, rejected ones left out if asked. A collective."""
-    horizon = step.objective.horizon or step.settings.horizon
-    counts = step.batch.counts[list(rows)]
-    if step.objective.shrinks_denominator:
-        counts = np.array(step.engine.on_first(lambda: _kept_counts(step, list(rows))), np.int64)
-    return totals_of(torch.from_numpy(counts), step.batch.group[list(rows)], horizon)
-
-
-def _kept_counts(step: Step, rows: list[int]) -> list[int]:
-    """Return how many tokens of each row no correction rejects. On the first rank."""
-    inputs = step.auxiliary.whole_inputs(step.batch, step.tensors, rows)
-    return step.objective.kept_mask(inputs).sum(-1).tolist()
-
-
-def _ratio_statistics(step: Step, rows: Sequence[int]) -> dict[str, Tensor]:
-    """Measure what must not depend on the optimizer step's cut into micro-batches. A collective."""
-    objective, engine, batch = step.objective, step.engine, step.batch
-    if not objective.needs_ratio_statistics:
-        return {}
-    chosen = list(rows)
-    # Without a proximal policy from the start of the step its first optimizer step is the only one, and the proximal
-    # policy the current one.
-    only = "step_start" in objective.needs and "proximal_logp" not in engine.on_first(
-        lambda: list(step.tensors.tensors)
-    )
-    logp: Ragged | None = None
-    if not only:
-        temperature = step.settings.temperature
-        logp = whole_batch(
-            engine, batch, step.settings,
-            lambda one: engine.outputs(one.token_ids, one.mask, temperature, images=one.images),
-            ("logp",), chosen,
-        )["logp"]  # fmt: skip
-
-    def on_first_rank() -> dict[str, float]:
-        log_ratio = torch.zeros(int(batch.counts[chosen].sum()))
-        if logp is not None:
-            inputs = step.auxiliary.whole_inputs(batch, step.tensors, chosen, logp)
-            log_ratio = objective.with_proximal(inputs).log_ratio[inputs.mask]
-        return {name: float(value) for name, value in objective.ratio_statistics(log_ratio).items()}
-
-    found = engine.on_first(on_first_rank)
-    return {name: torch.tensor(value, device=engine.device) for name, value in found.items()}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,12 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.curation.success_pool import is_pooled
 from asyncrl.data.micro_batches import Packing, pack_rows
+from asyncrl.data.token_extras import table as token_extras
 from asyncrl.errors import StaleError
 from asyncrl.train.ragged import within
-from asyncrl.train.router_replay import OWN_CHOICE
-from asyncrl.train.vision import Placed
-from asyncrl.types import EXPERTS, GREEDY_REWARD, IMAGES, NOT_SAMPLED, Group, PlacedImage, Status, Trajectory
+from asyncrl.train.row_facts import FACTS
+from asyncrl.types import NOT_SAMPLED, Group, Status, Trajectory
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,10 @@ class StepBatch:
     step: int
     """Version at the start of the step that trains this batch."""
     groups: tuple[Group, ...] = ()
-    """[P] the groups: fresh, replayed, external ones; empty where the rows come from none, as in a supervised phase,
-    and on other ranks."""
-    num_replayed: int = 0
-    """How many of the groups were trained in earlier steps, too. On the first rank."""
-    num_external: int = 0
-    """How many of the groups other runs have sampled. On the first rank."""
+    """[P] the groups: fresh ones first; empty where the rows come from none, as in a supervised phase, and on other
+    ranks."""
+    further: Mapping[str, int] = field(default_factory=dict)
+    """How many of the groups are no fresh ones, by kind in their order. On the first rank."""
     outline: Outline | None = None
     """On ranks other than the first."""
     held: dict[int, Trajectory] = field(default_factory=dict)
@@ -74,27 +72,26 @@ class StepBatch:
 
     @property
     def fresh(self) -> tuple[Group, ...]:
-        """The groups that are trained for the first time."""
-        return self.groups[: len(self.groups) - self.num_replayed - self.num_external]
+        """The groups that were sampled for this step."""
+        return self.groups[: len(self.groups) - sum(self.further.values())]
 
     @property
-    def replayed(self) -> tuple[Group, ...]:
-        """The groups that are trained again."""
-        end = len(self.groups) - self.num_external
-        return self.groups[end - self.num_replayed : end]
-
-    @property
-    def external(self) -> tuple[Group, ...]:
-        """The groups that other runs have sampled."""
-        return self.groups[len(self.groups) - self.num_external :]
+    def played(self) -> tuple[Group, ...]:
+        """The fresh groups as they were played, without rows that were added to them."""
+        return tuple(
+            replace(group, trajectories=tuple(t for t in group.trajectories if not t.pooled_from))
+            if any(t.pooled_from for t in group.trajectories)
+            else group
+            for group in self.fresh
+        )
 
     @cached_property
     def fresh_rows(self) -> list[int]:
-        """The rows that were sampled for this step: those of fresh groups, without what completes some of them. On the
-        first rank."""
-        num_fresh = len(self.fresh) if self.num_replayed or self.num_external else len(self.group)
+        """The rows that were sampled for this step: those of fresh groups, without what was added to some of them. On
+        the first rank."""
+        num_fresh = len(self.fresh) if self.further else len(self.group)
         of_rows = zip(self.group.tolist(), self.trajectories, strict=False)
-        return [row for row, (group, t) in enumerate(of_rows) if group < num_fresh and not is_pooled(t)]
+        return [row for row, (group, t) in enumerate(of_rows) if group < num_fresh and not t.pooled_from]
 
     @cached_property
     def fresh_trajectories(self) -> tuple[Trajectory, ...]:
@@ -102,9 +99,9 @@ class StepBatch:
         return tuple(self.trajectories[row] for row in self.fresh_rows)
 
     @property
-    def num_completed(self) -> int:
-        """How many groups an earlier success completes. On the first rank."""
-        return sum(map(is_pooled, self.trajectories))
+    def num_added(self) -> int:
+        """How many rows of earlier steps were added to groups. On the first rank."""
+        return sum(bool(t.pooled_from) for t in self.trajectories)
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -168,38 +165,45 @@ class Rows:
     """[B,T] int64, -1 where not sampled."""
     turn_ids: Tensor
     """[B,T] int64, the turn that each token is part of, -1 elsewhere."""
-    routed_experts: Tensor | None
-    """[B,T,layers,K] int16, `OWN_CHOICE` where none is recorded; None where none is in any row."""
-    images: Placed
-    """[B] what some of the tokens stand for."""
+    extras: dict[str, Any]
+    """What models read besides the ids, by kind: those that any of the rows has (`asyncrl.data.token_extras`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherGroups:
+    """Groups that a step trains beside the fresh ones."""
+
+    kind: str
+    groups: Sequence[Group]
+    max_age: int
+    """Versions that their oldest token may be behind the step."""
 
 
 def build_step_batch(
     groups: Sequence[Group],
     step: int,
     max_staleness: int,
-    replayed: Sequence[Group] = (),
-    max_age: int = 0,
-    external: Sequence[Group] = (),
-    external_max_age: int = 0,
+    further: Sequence[FurtherGroups] = (),
+    added_max_age: int = 0,
 ) -> StepBatch:
-    """Order the usable trajectories by group, task and episode: those of fresh, of replayed and of external groups.
+    """Order the usable trajectories by group, task and episode: those of fresh groups, then those of further ones.
 
-    Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of a replayed
-    group, and of a success that completes a group, older than `step - max_age`, of an external group than
-    `step - external_max_age`.
+    Raises `StaleError` if any sampled token is newer than `step`, or older than `step - max_staleness`; of further
+    groups older than their own limit, and of a row that was added to a group than `step - added_max_age`.
     """
     trajectories: list[Trajectory] = []
     index: list[int] = []
-    fresh, again, others = (sorted(some, key=lambda g: g.task.id) for some in (groups, replayed, external))
-    ages = [max_staleness] * len(fresh) + [max_age] * len(again) + [external_max_age] * len(others)
-    for number, group in enumerate([*fresh, *again, *others]):
-        for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
-            _check_versions(trajectory, step, max_age if is_pooled(trajectory) else ages[number])
-            trajectories.append(trajectory)
-            index.append(number)
+    found: list[Group] = []
+    for some in (FurtherGroups("", groups, max_staleness), *further):
+        for group in sorted(some.groups, key=lambda g: g.task.id):
+            for trajectory in sorted(group.usable, key=lambda t: t.episode_index):
+                _check_versions(trajectory, step, added_max_age if trajectory.pooled_from else some.max_age)
+                trajectories.append(trajectory)
+                index.append(len(found))
+            found.append(group)
     of_rows = torch.tensor(index, dtype=torch.long)
-    return StepBatch(tuple(trajectories), of_rows, step, (*fresh, *again, *others), len(again), len(others))
+    counts = {some.kind: len(some.groups) for some in further if some.groups}
+    return StepBatch(tuple(trajectories), of_rows, step, tuple(found), counts)
 
 
 def _check_versions(trajectory: Trajectory, step: int, max_staleness: int) -> None:
@@ -218,7 +222,7 @@ def row_to_score(
     task_id: str,
     episode_index: int = 0,
     version: int = 0,
-    images: tuple[PlacedImage, ...] = (),
+    extras: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trajectory:
     """Return a row [L] that a model only reads, for what it computes at the tokens in `mask` [L].
 
@@ -234,7 +238,7 @@ def row_to_score(
         turns=(),
         reward=0.0,
         status=Status.FINISHED,
-        extras={IMAGES: images} if images else {},
+        extras=dict(extras),
     )
 
 
@@ -263,33 +267,20 @@ def pad_rows(batch: StepBatch, indices: Sequence[int]) -> Rows:
         torch.from_numpy(logp),
         torch.from_numpy(versions),
         torch.from_numpy(turn_ids),
-        _pad_experts(chosen, width),
-        [t.extras.get(IMAGES, ()) for t in chosen],
+        {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in token_extras.padded([t.extras for t in chosen], width).items()
+        },
     )
-
-
-def _pad_experts(rows: Sequence[Trajectory], width: int) -> Tensor | None:
-    """Return the experts [B,width,layers,K] of the tokens of rows, None where none of them has any."""
-    known = {i: t.extras[EXPERTS] for i, t in enumerate(rows) if EXPERTS in t.extras}
-    if not known:
-        return None
-    shape = next(iter(known.values())).shape[1:]
-    found = np.full((len(rows), width, *shape), OWN_CHOICE, np.int16)
-    for row, experts in known.items():
-        found[row, : len(experts)] = experts
-    return torch.from_numpy(found)
 
 
 def _tree_keys(t: Trajectory) -> np.ndarray:
     """Return what must agree where rows share a token [L] or [L,C], up to the last sampled one."""
     end = int(np.flatnonzero(t.loss_mask)[-1]) + 1 if t.num_sampled else 1
-    if EXPERTS not in t.extras:
+    more = token_extras.keys(t.extras, end)
+    if not more:
         return np.ascontiguousarray(t.token_ids[:end])
-    experts = t.extras[EXPERTS].reshape(len(t.extras[EXPERTS]), -1).astype(np.int32)
-    keys = np.full((end, 1 + experts.shape[1]), OWN_CHOICE, np.int32)
-    keys[:, 0] = t.token_ids[:end]
-    keys[: len(experts), 1:] = experts[:end]
-    return keys
+    return np.concatenate([t.token_ids[:end, None].astype(np.int32), *more], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,49 +342,8 @@ def to_advantage_batch(
             name: torch.tensor([t.components.get(name, float("nan")) for t in trajectories])
             for name in batch.component_names
         },
-        agents=[str(t.info.get("agent", "")) for t in trajectories],
         truncated=torch.tensor([t.status is Status.TRUNCATED for t in trajectories]),
-        turn_matches=_matches(trajectories),
-        rollouts=_rollouts(trajectories),
-        greedy_rewards=_greedy_rewards(trajectories),
-        branches=[_branch(t) for t in trajectories],
-        hint_turns=[int(t.info.get("hint_turns", 0)) for t in trajectories],
         behavior_logp=sampled.behavior_logp,
+        **{name: read(trajectories) for name, read in FACTS.items()},
         **(token_tensors or {}),
     )
-
-
-def _matches(trajectories: Sequence[Trajectory]) -> list[list[bool]] | None:
-    """Return each turn's agreement with the expert, None when the environment does not say.
-
-    A last turn that a limit cut off, so that the environment never saw it, agrees with none.
-    """
-    seen = [turn for t in trajectories for turn in (t.turns[:-1] if _cut_off(t) else t.turns)]
-    if any(turn.matches is None for turn in seen):
-        return None
-    return [[bool(turn.matches) for turn in t.turns] for t in trajectories]
-
-
-def _cut_off(t: Trajectory) -> bool:
-    return t.status is Status.TRUNCATED and bool(t.turns) and t.turns[-1].matches is None
-
-
-def _rollouts(trajectories: Sequence[Trajectory]) -> list[str] | None:
-    """Return which rollout each row belongs to, where an episode has one trajectory per agent."""
-    if not any("rollout" in t.info for t in trajectories):
-        return None
-    return [f"{t.task_id}/{t.info.get('rollout', t.episode_index)}" for t in trajectories]
-
-
-def _branch(t: Trajectory) -> tuple[str, str, int]:
-    """Return the trajectory's name, its parent's and the turn at which it branches off."""
-    parent = t.info.get("branch_of")
-    above = "" if parent is None else f"{t.task_id}/{parent}"
-    return f"{t.task_id}/{t.episode_index}", above, int(t.info.get("branch_turn", 0))
-
-
-def _greedy_rewards(trajectories: Sequence[Trajectory]) -> Tensor | None:
-    """Return the greedy rollout's reward for each row (ReMax), None when none was played."""
-    if any(GREEDY_REWARD not in t.info for t in trajectories):
-        return None
-    return torch.tensor([float(t.info[GREEDY_REWARD]) for t in trajectories])

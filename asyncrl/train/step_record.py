@@ -88,20 +88,20 @@ class StepRecord:
             "busy/trainer": (times.train_s + times.publish_s) / wall_s,
             "skipped": report.skipped,
             **({"guard/said": report.said} if report.said else {}),
-            "batch/poisoned": len(report.poisoned),
+            "batch/poisoned": len(report.left_out),
         }
 
     def _replayed(self) -> dict[str, float]:
         """Return what is told of groups that were trained again, and of successes that completed groups."""
         batch, fresh = self.batch, set(self.batch.fresh_rows)
-        own = len(batch.groups) - batch.num_external
+        own = len(batch.groups) - batch.further.get("external", 0)
         of_rows = zip(batch.group.tolist(), batch.trajectories, strict=False)
         rows = [t for row, (group, t) in enumerate(of_rows) if row not in fresh and group < own]
         if not rows:
             return {}
         return {
-            "replay/groups": batch.num_replayed,
-            "replay/successes": batch.num_completed,
+            "replay/groups": batch.further.get("replayed", 0),
+            "replay/successes": batch.num_added,
             "replay/tokens": sum(t.num_sampled for t in rows),
             "replay/age_max": batch.step - min(t.min_version for t in rows),
         }
@@ -139,11 +139,11 @@ class RunTotals:
 
     def add(self, step: StepRecord) -> None:
         self.steps += 1
-        poisoned = sum(index < len(step.batch.fresh) for index in step.report.poisoned)
+        poisoned = sum(index < len(step.batch.fresh) for index in step.report.left_out)
         self.trained_groups += len(step.batch.fresh) - poisoned
-        self.replayed_groups += step.batch.num_replayed
-        self.external_groups += step.batch.num_external
-        self.completed_groups += step.batch.num_completed
+        self.replayed_groups += step.batch.further.get("replayed", 0)
+        self.external_groups += step.batch.further.get("external", 0)
+        self.completed_groups += step.batch.num_added
         self.trained_tokens += step.report.num_tokens
         self.lags.update(step.batch.lags)
         self.busy_s += step.times.train_s

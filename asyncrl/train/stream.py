@@ -18,8 +18,9 @@ from asyncrl.algo.metrics import Metric, Metrics, merge, reduce_over_ranks
 from asyncrl.algo.objective import Objective
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.gradient import Step, accumulate, apply, discard, micro_batch, serve
 from asyncrl.train.serve_rows import end_of_step, share_batch
-from asyncrl.train.step import Step, StepReport, accumulate, apply, decide, discard, micro_batch, serve
+from asyncrl.train.step import StepReport, decide
 from asyncrl.train.step_batch import StepBatch, build_step_batch
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import Group

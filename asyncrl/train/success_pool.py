@@ -70,7 +70,7 @@ class Completion(PoolCallback[SuccessPool]):
 
     def groups(self, version: int, groups: StepGroups) -> None:
         groups.own = self.pool.complete(groups.own, version)
-        groups.again_max_age = self.pool.max_age
+        groups.added_max_age = self.pool.max_age
 
 
 def completion(context: CallbackContext) -> Completion | None:

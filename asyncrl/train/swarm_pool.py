@@ -34,7 +34,7 @@ from asyncrl.algo.curation.swarm import (
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import AsyncRLError, InputError
 from asyncrl.train.callbacks import StepGroups, TrainerCallback
-from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_batch import FurtherGroups, StepBatch
 from asyncrl.types import Group
 
 log = logging.getLogger("asyncrl.train")
@@ -317,8 +317,8 @@ class Swarm(TrainerCallback):
         self.pool.start(version)
 
     def groups(self, version: int, groups: StepGroups) -> None:
-        groups.external = self.pool.draw(version, groups.own)
-        groups.external_max_age = self.pool.quota.max_age
+        drawn = self.pool.draw(version, groups.own)
+        groups.further.append(FurtherGroups("external", drawn, self.pool.quota.max_age))
 
     def trained(
         self, batch: StepBatch, groups: Sequence[Group], poisoned: Collection[str], went_back: bool

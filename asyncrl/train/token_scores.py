@@ -7,13 +7,12 @@ are computed a chunk at a time, and once more in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from asyncrl.algo.loss.distill import full_kl
 from asyncrl.algo.next_token import next_token_scores
 
 CHUNK_LOGITS = 2**26
@@ -26,16 +25,23 @@ Projection = Callable[[Tensor], Tensor]
 """Hidden states [N,H] to logits [N,V]."""
 
 
-@dataclass(frozen=True, slots=True)
-class TeacherStates:
-    """What a teacher says of the sampled tokens, before its vocabulary projection."""
+Compare = Callable[[Tensor, Tensor, float], Tensor]
+"""Logits [N,V] at a temperature, another model's hidden states [N,H] and that temperature to a number [N] each."""
 
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Another model, with whose distributions those of the trained one are compared."""
+
+    name: str
+    """Of what the comparison gives."""
     states: Tensor
-    """[M,H] the teacher's hidden state before each sampled token, row by row."""
-    head: Projection
-    """Its vocabulary projection."""
-    direction: str
-    """The divergence wanted, see `asyncrl.algo.loss.distill.full_kl`."""
+    """[M,H] the other model's hidden state before each sampled token, row by row."""
+    compare: Compare
+
+    def at(self, places: Tensor) -> Compared:
+        """Return this for some of the sampled tokens [K]."""
+        return replace(self, states=self.states[places])
 
 
 class Head:
@@ -83,27 +89,24 @@ def score_tokens(
     vocab_size: int,
     temperature: float,
     want: tuple[str, ...],
-    teacher: TeacherStates | None,
-    given: Tensor | None,
+    compared: Compared | None,
     project: Projection,
     parameters: list[nn.Parameter],
     states: Tensor,
 ) -> dict[str, Tensor]:
     """Return `logp` [N] of `labels` [N] after `states` [N,H], and what `want` names, as `PolicyModel.forward` does.
 
-    given: the teacher's states [N,H]; project: the vocabulary projection with its `parameters`, as `Head` gives them.
+    compared: of the same tokens; project: the vocabulary projection with its `parameters`, as `Head` gives them.
     """
-    names = ("logp", *(name for name in ("entropy", "sum_pi_squared", "teacher_kl") if name in want))
+    names = ["logp", *(name for name in ("entropy", "sum_pi_squared") if name in want)]
+    names += [compared.name] if compared is not None else []
 
     def score(states: Tensor, part: slice) -> tuple[Tensor, ...]:
-        logits = _tempered(project(states), temperature)
+        logits = tempered(project(states), temperature)
         scores = next_token_scores(logits, labels[part], "entropy" in want, "sum_pi_squared" in want)
         found = [value for value in scores if value is not None]
-        if "teacher_kl" in want:
-            assert teacher is not None and given is not None
-            with torch.no_grad():
-                teacher_logits = _tempered(teacher.head(given[part]), temperature)
-            found.append(full_kl(logits, teacher_logits, teacher.direction))
+        if compared is not None:
+            found.append(compared.compare(logits, compared.states[part], temperature))
         return tuple(found)
 
     size = max(1, CHUNK_LOGITS // vocab_size)
@@ -154,6 +157,7 @@ class _Chunks(torch.autograd.Function):
         return None, None, grad_states, *weights
 
 
-def _tempered(logits: Tensor, temperature: float) -> Tensor:
+def tempered(logits: Tensor, temperature: float) -> Tensor:
+    """Return logits [N,V] in float32 at a temperature."""
     logits = logits.float()
     return logits if temperature == 1.0 else logits / temperature

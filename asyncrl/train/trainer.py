@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.algo.objective import Objective
 from asyncrl.clock import stamp_s
@@ -31,14 +31,15 @@ from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.left_out import leave_out
 from asyncrl.train.publication import Publication, Publisher
-from asyncrl.train.schedule import settle_all
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_record import RunTotals, StepRecord, StepTimes
 from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.stream import StreamedStep
 from asyncrl.train.voids import void_warnings
 from asyncrl.types import Group
+
+if TYPE_CHECKING:
+    from asyncrl.train.stream import StreamedStep
 
 log = logging.getLogger("asyncrl.train")
 
@@ -131,6 +132,8 @@ class Trainer:
             report.metrics |= self.auxiliary.after_step(self.engine, version, report.metrics)
         if self.config.train.schedule == "one_step_off":
             # What is being generated finishes: no episode then spans two versions.
+            from asyncrl.train.schedule import settle_all
+
             with times.waiting():
                 stats = self.source.stats if self.source is not None else None
                 settle_all(self.engine, stats, self.config.buffer.wait_timeout_s, STOP_LOOK_S)
@@ -153,6 +156,8 @@ class Trainer:
         """Under the periodic schedule train on groups as they arrive; return the open step and those groups."""
         if self.config.train.schedule != "periodic":
             return None, {}
+        from asyncrl.train.stream import StreamedStep
+
         streamed = StreamedStep(
             self.engine, self.objective, self.auxiliary, self.settings, version,
             self._rate(version), self.controls.kl.coef, self.controls.entropy.applied,

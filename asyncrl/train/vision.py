@@ -6,7 +6,7 @@ trajectory says, as in the engine; a sampled image token is one like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.image_processor import ImageProcessor
-from asyncrl.types import PlacedImage
-
-Placed = Sequence[Sequence[PlacedImage]]
-"""The images of each row; rows beyond its end have none."""
+from asyncrl.data.token_extras.images import Placed
+from asyncrl.image_processor import ImageProcessor, load_image_processor
+from asyncrl.train.policy import Extras, RunRows
+from asyncrl.types import IMAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +116,22 @@ def run_vision_trunk(trunk: Any, token_ids: Tensor, images: RowImages) -> Tensor
     return trunk.language_model(
         inputs_embeds=embedded, position_ids=images.positions, use_cache=False, **deep
     ).last_hidden_state
+
+
+def vision_rows(path: str) -> RunRows:
+    """Return what runs the trunk of a vision model's folder or hub name. Raises `ConfigError` for another family."""
+    processor = load_image_processor(path)
+    assert processor is not None
+    return VisionRows(processor)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionRows:
+    """Implements `RunRows` for a vision model, whose rows may have images."""
+
+    processor: ImageProcessor
+
+    def __call__(self, trunk: Any, token_ids: Tensor, extras: Extras, more: Mapping[str, Tensor]) -> Tensor:
+        shape = (token_ids.shape[0], token_ids.shape[1])
+        images = row_images(self.processor, extras.get(IMAGES, ()), shape)
+        return run_vision_trunk(trunk, token_ids, images.to(token_ids.device))

@@ -131,7 +131,7 @@ def packed_rows(context: Context) -> list[Figure]:
     attention; the time of FlexAttention beside that of gathered rows."""
     import torch
 
-    from asyncrl.train.policy import load_policy
+    from asyncrl.train.loading import load_policy
     from asyncrl.train.prefix_tree import FLEX, INNER, NAME, enable_prefix_trees
 
     device, longest = ("cuda", 768) if context.gpus else ("cpu", 96)
@@ -287,9 +287,9 @@ def trainer_throughput(context: Context) -> list[Figure]:
     from asyncrl.algo.objective import build_objective
     from asyncrl.plan.training import longest_rows
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.gradient import Step, accumulate, apply
     from asyncrl.train.models import load_auxiliary_models, load_trained
     from asyncrl.train.ragged import Ragged
-    from asyncrl.train.step import Step, accumulate, apply
     from asyncrl.train.step_settings import StepSettings
 
     tokens = 4096 if context.gpus else 256
@@ -327,7 +327,7 @@ def _logprob_agreement(context: Context, dtype: str) -> list[Figure]:
 
     from asyncrl.generation import GenerateRequest
     from asyncrl.services.engine.client import EngineClient
-    from asyncrl.train.policy import load_frozen
+    from asyncrl.train.loading import load_frozen
 
     model = context.model()
     rng = np.random.default_rng(0)

@@ -223,8 +223,8 @@ def one_rank(context: Context) -> Iterator[Figure]:
 
     from asyncrl.config import load_config
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.loading import load_policy
     from asyncrl.train.lora import published
-    from asyncrl.train.policy import load_policy
 
     config = load_config("gridworld_grpo", _words(context, 128, "train.zero_stage=3"))
     engine = TrainEngine(
@@ -293,9 +293,9 @@ def _step(context: Context, name: str, tokens: int) -> tuple[Callable[[], Any], 
     from asyncrl.config import load_config
     from asyncrl.plan.training import longest_rows
     from asyncrl.train.deepspeed_engine import TrainEngine
+    from asyncrl.train.gradient import Step, accumulate, apply
     from asyncrl.train.models import load_auxiliary_models, load_trained
     from asyncrl.train.ragged import Ragged
-    from asyncrl.train.step import Step, accumulate, apply
     from asyncrl.train.step_settings import StepSettings
 
     config = load_config("gridworld_grpo", _words(context, tokens, *TRAINED[name]))

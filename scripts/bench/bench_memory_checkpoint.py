@@ -35,7 +35,7 @@ from asyncrl.train.deepspeed_engine import (
     leave_distributed,
     wait_for_all_ranks,
 )
-from asyncrl.train.policy import load_policy
+from asyncrl.train.loading import load_policy
 from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step import train_step
 from asyncrl.train.step_batch import build_step_batch

@@ -48,8 +48,8 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.deepspeed_engine import TrainEngine, deepspeed_config, init_distributed
+from asyncrl.train.loading import load_policy
 from asyncrl.train.optimizers import make_optimizer
-from asyncrl.train.policy import load_policy
 from asyncrl.train.step import train_step
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.step_settings import StepSettings

@@ -95,7 +95,7 @@ def measure_recording(rounds: int) -> dict[str, Any]:
     from asyncrl.config import TrainConfig
     from asyncrl.train.auxiliary_models import AuxiliaryModels
     from asyncrl.train.deepspeed_engine import TrainEngine
-    from asyncrl.train.policy import load_policy
+    from asyncrl.train.loading import load_policy
     from asyncrl.train.publication import token_values
     from asyncrl.train.step import train_step
     from asyncrl.train.step_batch import build_step_batch

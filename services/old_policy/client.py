@@ -9,11 +9,11 @@ import numpy as np
 
 from asyncrl.services.http.client import HttpClient
 from asyncrl.services.old_policy.messages import logprobs_from_map, rows_to_map
-from asyncrl.train.old_policy_model import Row
+from asyncrl.train.parts.old_policy_model import Row
 
 
 class OldPolicyClient:
-    """Implements `asyncrl.train.old_policy.OldPolicyService`.
+    """Implements `asyncrl.train.parts.old_policy.OldPolicyService`.
 
     timeout_s: how long a batch may take. retry_s: how long the process may be away, as while it is started again.
     """

@@ -10,10 +10,8 @@ from asyncrl.config import Config
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.checkpoint_store import CheckpointStore
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.memory_checkpoints import FOLDER as MEMORY_FOLDER
 from asyncrl.train.metrics_log import MetricsLog
 from asyncrl.types import Group
 
@@ -53,7 +51,15 @@ def make_checkpointer(
     A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
     those steps.
     """
-    train = config.train
+    train, store, memory = config.train, None, None
+    if train.checkpoint_store and engine.rank == 0:
+        from asyncrl.train.checkpoint_store import CheckpointStore
+
+        store = CheckpointStore(train.checkpoint_store)
+    if weights_dir is not None and train.memory_checkpoint_every:
+        from asyncrl.train.memory_checkpoints import FOLDER
+
+        memory = weights_dir / FOLDER
     return Checkpointer(
         folder / "checkpoints",
         engine,
@@ -63,12 +69,8 @@ def make_checkpointer(
         also_every=config.eval.every,
         others=auxiliary.trained_engines,
         before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
-        store=CheckpointStore(config.train.checkpoint_store)
-        if config.train.checkpoint_store and engine.rank == 0
-        else None,
-        memory=weights_dir / MEMORY_FOLDER
-        if weights_dir is not None and train.memory_checkpoint_every
-        else None,
+        store=store,
+        memory=memory,
         memory_every=config.train.memory_checkpoint_every,
         machines=machines,
     )

@@ -16,7 +16,6 @@ from asyncrl.endpoint import wait_for_addresses
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.heartbeat import Heartbeat
 from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
-from asyncrl.services.trainer.scorers import open_auxiliary_models
 from asyncrl.services.trainer.transports import open_publisher
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
@@ -24,7 +23,7 @@ from asyncrl.train.callback_context import CallbackContext, TrainerArguments, Tr
 from asyncrl.train.callbacks import Recording
 from asyncrl.train.configured import configured, prepare
 from asyncrl.train.deepspeed_engine import TrainEngine, init_distributed, leave_distributed
-from asyncrl.train.models import load_trained
+from asyncrl.train.models import load_auxiliary_models, load_trained
 from asyncrl.train.recover import recover
 from asyncrl.train.threads import set_threads
 from asyncrl.train.trainer import Trainer
@@ -35,14 +34,14 @@ def run_trainer(given: TrainerArguments) -> int:
 
     Raises `DeadlineError` if the engines' addresses are not written in time.
     """
-    config = load_config(given.folder / "config.json")
+    config = load_config(given.folder / "config.json", checked=True)
     heartbeat = Heartbeat(given.folder / "endpoints" / f"trainer-{os.environ.get('RANK', '0')}.beat")
     set_threads(config.run.threads)
     run = TrainerRun(config=config, objective=build_objective(config.algo), arguments=given)
     init_distributed(config.rank_timeout_s)
     prepare(run)
     engine = TrainEngine(load_trained(config, run.objective, given.model), config.train, config.model.dtype)
-    auxiliary = open_auxiliary_models(run, engine)
+    auxiliary = load_auxiliary_models(config, run.objective, engine, given.model, given)
     for other in auxiliary.trained_engines.values():
         other.progress = engine.progress
     first = engine.rank == 0

@@ -16,7 +16,6 @@ from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.weights.members import Members
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.transport import Transport
 
@@ -38,6 +37,11 @@ def open_publisher(
 
     served: the past versions that engines keep beside one; None where they keep none.
     """
+    members = None
+    if served is not None:
+        from asyncrl.weights.members import Members
+
+        members = Members(weights_dir, folder / "opponents", served)
     make = partial(
         FilePublisher,
         weights_dir,
@@ -45,7 +49,7 @@ def open_publisher(
         finish_requests=config.train.schedule == "asynchronous",
         transport=open_transport(config, engine, credentials) if engine.rank == 0 else None,
         told={"keep_kv": config.engine.keep_kv},
-        members=Members(weights_dir, folder / "opponents", served) if served is not None else None,
+        members=members,
         # No turn lasts longer than its episode may.
         turn_s=config.rollout.episode_timeout_s,
     )

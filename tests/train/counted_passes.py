@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from asyncrl.train import auxiliary_models, step
+from asyncrl.train import auxiliary_models, gradient, whole_batch
+from asyncrl.train.parts import answer_probability, average, critic, frozen, self_teacher, snapshots
+from asyncrl.train.parts.score_norms import ScoreNorms
 from tests.train.one_step import Learner
 
 
@@ -18,26 +20,27 @@ class CountedPasses:
         self.parts = 0
         """Of some rows each, all rows together."""
         self.score_norms = 0
-        whole_batch, score_norms = auxiliary_models.whole_batch, auxiliary_models.score_norms
+        plain, score_norms = whole_batch.whole_batch, ScoreNorms.score
 
         def counted(*args: Any, **named: Any) -> Any:
             if len(args) > 5 or "rows" in named:
                 self.parts += 1
             else:
                 self.whole += 1
-            return whole_batch(*args, **named)
+            return plain(*args, **named)
 
         def counted_norms(*args: Any) -> Any:
             self.score_norms += 1
             return score_norms(*args)
 
-        monkeypatch.setattr(auxiliary_models, "whole_batch", counted)
-        monkeypatch.setattr(step, "whole_batch", counted)
-        monkeypatch.setattr(auxiliary_models, "score_norms", counted_norms)
+        parts = (answer_probability, average, critic, frozen, self_teacher, snapshots)
+        for module in (auxiliary_models, gradient, *parts):
+            monkeypatch.setattr(module, "whole_batch", counted)
+        monkeypatch.setattr(ScoreNorms, "score", counted_norms)
 
     def operations(self, learner: Learner) -> int:
         """Return the operations of the step for each parameter and token: see `asyncrl.simulation.hardware`."""
-        train, critic = learner.config.train, learner.auxiliary.critic
+        train, critic = learner.config.train, learner.auxiliary.parts.get("critic")
         learning = 6 + 2 * train.gradient_checkpointing
         trained = 1 + (critic.config.steps if critic is not None and not critic.shared else 0)
         # Before the step log-probabilities are compared; a teacher's logits are computed with the loss.

@@ -58,7 +58,7 @@ def steps(model: str, zero_stage: int) -> list[dict[str, float]]:
     for fused in (False, True):
         algo = {"preset": "grpo", "kl": {"coef": 0.1}}
         learner = Learner(model, algo, zero_stage, train={"zero_stage": zero_stage, "fused_logprobs": fused})
-        reference: Any = learner.auxiliary.reference
+        reference: Any = learner.auxiliary.parts["reference"].policy
         policies = [
             learner.engine.engine.module,
             reference.reading.module if zero_stage == 3 else reference.model,

@@ -28,7 +28,8 @@ from asyncrl.config import LoraConfig, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.train import token_scores
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
-from asyncrl.train.policy import PolicyModel, keep_activations_on_host, load_policy
+from asyncrl.train.loading import keep_activations_on_host, load_policy
+from asyncrl.train.policy import PolicyModel
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 
 VOCAB_SIZE = 64

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.metrics import reduce_over_ranks
-from asyncrl.train import step as steps
-from asyncrl.train.critic import Critic
-from asyncrl.train.policy import VALUES
+from asyncrl.train import gradient as steps
+from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.parts.critic import VALUES, Critic
 from tests.fake_gpu import fake_gpu
 
 
@@ -23,10 +23,13 @@ class ModelOnAGpu:
 
     def outputs(
         self, token_ids: Tensor, mask: Tensor, temperature: float, want: tuple[str, ...] = (),
-        teacher: Any = None, images: Any = (),
+        compared: str | None = None, extras: Any = None,
     ) -> dict[str, Tensor]:  # fmt: skip
         names = VALUES if {"values", "detached_values"} & {*want} else want
-        found = {name: torch.empty(mask.shape, device=self.device) for name in ("logp", "entropy", *names)}
+        more = () if compared is None else (compared,)
+        found = {
+            name: torch.empty(mask.shape, device=self.device) for name in ("logp", "entropy", *names, *more)
+        }
         return found | {name: found[name][:, 0] for name in found if name.endswith("end_values")}
 
 
@@ -53,14 +56,18 @@ class Recorded:
         step, share, rows, totals, statistics, last = next(with_gradient)
         engine = ModelOnAGpu()
         own = {name: getattr(step, name) for name in step.__dataclass_fields__}
-        on_gpu = SimpleNamespace(**own | {"engine": engine, "critic_only": False})
+        on_gpu = SimpleNamespace(**own | {"engine": engine, "policy_learns": True, "trains_policy": True})
         found = []
         monkeypatch.setattr(
             Critic, "outputs", lambda _, engine, *rows: engine.outputs(*rows[:2], 1.0, ("values",))
         )
-        monkeypatch.setattr(steps, "_teacher_states", lambda step, micro: None)
         monkeypatch.setattr(
-            steps, "_backward", lambda step, policy, value, last: found.append((policy, value))
+            AuxiliaryModels, "compared", lambda models, step, micro: next(iter(models.gives), None)
+        )
+        monkeypatch.setattr(
+            steps,
+            "_backward",
+            lambda step, policy, others, last: found.append((policy, others[0][1] if others else None)),
         )
         with fake_gpu():
             # They are made on the engine's device.

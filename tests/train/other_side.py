@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from asyncrl.train.auxiliary_models import whole_batch
 from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.critic import CRITIC
 from asyncrl.train.minimax import MainCritic, MinimaxReward
-from asyncrl.train.policy import load_critic
+from asyncrl.train.parts.critic import CRITIC, load_critic
 from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.whole_batch import whole_batch
 from asyncrl.types import Group, NextStates, Trajectory
 from tests.train.factories import group, trajectory
 from tests.train.one_step import Learner, make_engine, shared
@@ -43,7 +42,7 @@ def learn(learner: Learner) -> None:
 
 def save(learner: Learner, folder: Path, model: str, version: int) -> None:
     """Write a checkpoint as the main policy's trainer does."""
-    critic = learner.auxiliary.critic
+    critic = learner.auxiliary.parts["critic"]
     assert critic is not None
     others = {CRITIC: critic.engine} if critic.engine is not None else {}
     saver = Checkpointer(folder, learner.engine, model, others=others)
@@ -79,7 +78,7 @@ def values_of(learner: Learner, others: Sequence[Trajectory]) -> list[list[float
     """Return what the main policy's own trainer computes for the first token of each turn of its trajectories."""
     batch = StepBatch(tuple(others), torch.zeros(len(others), dtype=torch.long), 0)
     rows = pad_rows(batch, range(len(others)))
-    critic = learner.auxiliary.critic
+    critic = learner.auxiliary.parts["critic"]
     assert critic is not None
     with torch.no_grad():
         found = critic.outputs(learner.engine, rows.token_ids, rows.mask)["values"]

@@ -89,7 +89,7 @@ def make_trainer(
         }
     )
     objective = build_objective(config.algo)
-    auxiliary = AuxiliaryModels(objective, snapshots=snapshots)
+    auxiliary = AuxiliaryModels(objective, [] if snapshots is None else [snapshots])
     callbacks = [*configured(context(config, objective, engine, auxiliary)), Recording(on_step), *callbacks]
     source = script if engine.rank == 0 else None
     return Trainer(config, engine, objective, auxiliary, source, script, callbacks=callbacks)

@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from asyncrl.algo.proximal.ewma import update_ewma
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train import token_scores
-from asyncrl.train.auxiliary_weights import AveragedPolicy, FrozenPolicy
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.full_state import gather_state
-from asyncrl.train.policy import load_frozen
+from asyncrl.train.loading import load_frozen
+from asyncrl.train.parts.average import AveragedPolicy
+from asyncrl.train.parts.frozen import FrozenPolicy
 from asyncrl.train.step_batch import build_step_batch
 from tests.train import one_step
 from tests.train.factories import batch_of_groups, group
@@ -95,7 +96,7 @@ def test_a_poisoned_group_is_left_out(tiny_model, stage):
     engine, alone = make_engine(tiny_model, stage), make_engine(tiny_model, stage)
     report = step_once(engine, 60, build_step_batch([*good, poisoned], 0, 0), preset="dr_grpo")
     expected = step_once(alone, 60, build_step_batch(good, 0, 0), preset="dr_grpo")
-    assert list(report.poisoned) == [1]
+    assert list(report.left_out) == [1]
     assert report.metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-3)
     assert worst(gather_state(engine), gather_state(alone)) < 1e-4
 
@@ -126,7 +127,7 @@ def test_an_average_keeps_steps_too_small_for_bfloat16(tiny_model, stage):
             True,
         )
         engine.step(1e-6)
-        average.after_step(engine, 1.0, 1.0)
+        average.follow(engine, 1.0, 1.0)
         total = update_ewma(expected, engine.master_weights(), 0.5, total)
     moved = max(float((one - other).abs().max()) for one, other in zip(expected, start, strict=True))
     assert 1e-6 < moved < 3e-6

@@ -9,16 +9,10 @@ import torch
 from asyncrl.algo.advantage.spiral import spiral
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
-from asyncrl.train.controls import (
-    BaselineTracker,
-    KlController,
-    RoleBaselines,
-    make_controls,
-    mean_drift,
-    prompt_key,
-    successes,
-)
+from asyncrl.train.controls import KlController, make_controls, successes
 from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.trackers import BaselineTracker, RoleBaselines, mean_drift, prompt_key
 from tests.train.factories import batch_of_groups, group, trajectory
 from tests.train.one_step import Learner
 
@@ -149,7 +143,7 @@ def test_problems_of_a_task_file_are_told_apart_by_their_whole_ids():
 def test_single_rollout_presets_learn_their_baselines_while_they_train(tiny_model):
     learner = Learner(tiny_model, {"preset": "spo"})
     learner.step()
-    beliefs = learner.controls.baselines.beliefs
+    beliefs = learner.controls.trackers[0].beliefs
     assert set(beliefs) == {"t0", "t1", "t2"}
     assert sum(a + b for a, b in beliefs.values()) > 3
 
@@ -163,7 +157,7 @@ def test_each_role_has_a_running_mean_of_its_own_and_returns_are_scored_before_t
     batch = build_step_batch([dataclasses.replace(group("t", [0.0]), trajectories=tuple(episodes))], 0, 0)
     # 0, then 0.05 of the 1 before; the second player's are its own.
     assert tracker.baselines(batch).tolist() == pytest.approx([0.0, 0.05, 0.0, -0.05])
-    tracker.update(batch)
+    tracker.learn(batch, StepTensors())
     env = batch.groups[0].task.env
     assert tracker.means == pytest.approx({f"{env}/": 0.0975, f"{env}/second": 0.0025})
     seen = to_advantage_batch(batch, {"role_baselines": tracker.baselines(batch)})
@@ -190,13 +184,13 @@ def test_all_controllers_resume_from_a_saved_state():
     before.kl.update({"reference_kl": 1.0}, 5000)
     before.staleness.update({"ess/token": 0.1})
     batch = build_step_batch(batch_of_groups(), 0, 0)
-    before.baselines.update(batch, torch.zeros(pad_rows(batch, range(12)).mask.shape[0]))
+    before.trackers[0].update(batch, torch.zeros(pad_rows(batch, range(12)).mask.shape[0]))
     after = controls(algo, **AT_MOST_4)
     after.load_state_dict(before.state_dict())
     assert after.kl.coef == before.kl.coef != 0.1
     assert after.staleness.update({"ess/token": 0.1}) == 3
-    assert after.baselines.beliefs == before.baselines.beliefs
+    assert after.trackers[0].beliefs == before.trackers[0].beliefs
     before, after = controls({"preset": "spiral"}), controls({"preset": "spiral"})
-    before.roles.update(batch)
+    before.trackers[0].learn(batch, StepTensors())
     after.load_state_dict(before.state_dict())
-    assert after.roles.means == before.roles.means != {}
+    assert after.trackers[0].means == before.trackers[0].means != {}

@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from asyncrl.config import load_config
@@ -14,7 +15,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.gpus import INTERPRETER, check_fused_kernel
 from asyncrl.launch.check import check_run
 from asyncrl.train.fused_logprobs import can_fuse
-from asyncrl.train.token_scores import Head
+from asyncrl.train.token_scores import Compared, Head
 from tests.docs.blocks import ROOT
 
 
@@ -48,7 +49,6 @@ def test_steps_of_policy_and_reference_are_those_of_the_plain_way(found, stage):
     [
         ({}, 0.7, (), 5),
         ({}, 1.0, ("entropy",), 5),
-        ({}, 1.0, ("teacher_kl",), 5),
         ({"logit_scale": 0.1}, 1.0, (), 5),
         ({"logits_scaling": 8.0}, 1.0, (), 5),
         ({"final_logit_softcapping": 5.0}, 1.0, (), 5),
@@ -58,6 +58,13 @@ def test_steps_of_policy_and_reference_are_those_of_the_plain_way(found, stage):
 def test_what_the_kernel_cannot_compute_stays_plain(config, temperature, want, tokens):
     head = Head(nn.Linear(4, 8, bias=False), SimpleNamespace(**config))
     assert not can_fuse(head, temperature, want, tokens)
+
+
+def test_what_compares_whole_distributions_stays_plain():
+    head = Head(nn.Linear(4, 8, bias=False), SimpleNamespace())
+    compared = Compared("kl", torch.zeros(5, 4), lambda logits, states, temperature: logits.sum(-1))
+    assert can_fuse(head, 1.0, (), 5)
+    assert not can_fuse(head, 1.0, (), 5, compared)
     assert can_fuse(Head(head.module, SimpleNamespace()), 1.0, ("values",), 5)
     assert not can_fuse(Head(nn.Linear(4, 8), SimpleNamespace()), 1.0, (), 5)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.train.policy import load_policy
+from asyncrl.train.loading import load_policy
 from asyncrl.train.prefix_tree import uses_prefix_trees
 from tests.train.gradients import MODELS, gradient, reference, save_model
 

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from asyncrl.config import override_config, parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.train.full_state import WholeTensors, gather_state, load_state
+from asyncrl.train.loading import load_frozen, load_policy
 from asyncrl.train.lora import published
-from asyncrl.train.policy import load_frozen, load_policy
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups
@@ -77,21 +77,25 @@ def test_what_is_published_is_the_adapter_alone_under_the_names_of_peft(trained)
 def test_the_reference_without_a_copy_gives_what_a_copy_of_the_base_model_gives(tiny_model, zero_stage):
     bare = two_steps(tiny_model, zero_stage)
     copied = two_steps(tiny_model, zero_stage, reference={"path": tiny_model})
-    assert type(bare.auxiliary.reference).__name__ == "BasePolicy"
+    assert type(bare.auxiliary.parts["reference"].policy).__name__ == "BasePolicy"
     assert worst(snapshot(bare.engine), snapshot(copied.engine)) < 1e-6
-    found = bare.auxiliary.reference.outputs(bare.engine, ROWS.token_ids, ROWS.mask, 1.0, ())["logp"]
+    found = bare.auxiliary.parts["reference"].policy.outputs(bare.engine, ROWS.token_ids, ROWS.mask, 1.0, ())[
+        "logp"
+    ]
     torch.testing.assert_close(found, logp(load_frozen(tiny_model, "float32")), atol=1e-6, rtol=0)
 
 
 def test_a_refreshed_reference_and_averaged_or_past_policies_start_as_the_policy_and_follow_it(tiny_model):
     refreshed = adapted(tiny_model, reference={"refresh_every": 1})
     refreshed.step()
-    assert torch.equal(logp(refreshed.auxiliary.reference.model), logp(refreshed.engine.engine.module))
-    averaged = adapted(tiny_model, algo={"preset": "ppo_ewma"}).auxiliary.average
+    assert torch.equal(
+        logp(refreshed.auxiliary.parts["reference"].policy.model), logp(refreshed.engine.engine.module)
+    )
+    averaged = adapted(tiny_model, algo={"preset": "ppo_ewma"}).auxiliary.parts["average"]
     past = adapted(tiny_model, algo={"preset": "grpo", "proximal": {"name": "snapshot"}})
     policy = adapted(tiny_model).engine
     assert worst(dict(published(averaged.model.model)), snapshot(policy)) == 0.0
-    assert worst(dict(published(past.auxiliary.snapshots.load(0).model)), snapshot(policy)) == 0.0
+    assert worst(dict(published(past.auxiliary.parts["snapshots"].load(0).model)), snapshot(policy)) == 0.0
 
 
 def test_a_value_head_on_the_trunk_is_trained_with_the_adapter(tiny_model):

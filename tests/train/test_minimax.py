@@ -98,7 +98,7 @@ def test_a_state_that_nobody_has_answered_has_a_value(main, tiny_model):
     asked = torch.tensor([[*other.token_ids.tolist(), 7]])
     mask = torch.arange(asked.shape[1])[None] == len(other.token_ids)
     with torch.no_grad():
-        last = learner.auxiliary.critic.outputs(learner.engine, asked, mask)["values"][0, -1]
+        last = learner.auxiliary.parts["critic"].outputs(learner.engine, asked, mask)["values"][0, -1]
     assert found[0] == pytest.approx([-GAMMA * first, -GAMMA * float(last)], abs=1e-5)
     assert found[1] == [0.0, 1.0]
 

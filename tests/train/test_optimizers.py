@@ -10,8 +10,8 @@ from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import MAX_GRAD_NORM, deepspeed_config
 from asyncrl.train.full_state import gather_state
+from asyncrl.train.loading import load_policy
 from asyncrl.train.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
-from asyncrl.train.policy import load_policy
 from asyncrl.train.step_batch import build_step_batch
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups, group
@@ -163,7 +163,7 @@ def test_offloading_changes_only_the_rounding_of_the_norm(tiny_model, offload, d
     batch = build_step_batch([*good, group("t1", [1e30, -1e30, 1e30, 0.0])], 0, 0)
     for engine in (kept, away):
         # With a gradient that is thrown away, and more than one micro-batch a step.
-        assert list(step_once(engine, 60, batch, preset="dr_grpo").poisoned) == [1]
+        assert list(step_once(engine, 60, batch, preset="dr_grpo").left_out) == [1]
         step_once(engine, 60)
     assert worst(snapshot(away), snapshot(kept)) < 1e-7
     assert worst(gather_state(away), gather_state(kept)) < 1e-7

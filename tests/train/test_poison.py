@@ -13,7 +13,8 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError, StopError
 from asyncrl.train.auxiliary_models import AuxiliaryModels
 from asyncrl.train.callbacks import Recording
-from asyncrl.train.poison import PoisonFolder, replay
+from asyncrl.train.poison import PoisonFolder
+from asyncrl.train.poison_replay import replay
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.train.trainer import Trainer
 from asyncrl.weights.publish import PublishReport
@@ -39,8 +40,8 @@ def test_the_others_train_as_if_the_poisoned_group_had_not_been_there(tiny_model
     for _ in range(2):
         report = step_once(engine, 60, build_step_batch([*good, poisoned()], 0, 0), preset="dr_grpo")
         expected = step_once(alone, 60, build_step_batch(good, 0, 0), preset="dr_grpo")
-        assert list(report.poisoned) == [1]
-        assert expected.poisoned == {}
+        assert list(report.left_out) == [1]
+        assert expected.left_out == {}
         assert report.num_tokens == expected.num_tokens
     assert report.metrics["grad_norm"] == pytest.approx(expected.metrics["grad_norm"], rel=1e-5)
     assert worst(snapshot(engine), snapshot(alone)) < 1e-6
@@ -52,7 +53,7 @@ def test_a_step_of_nothing_but_poison_changes_nothing(tiny_model):
     report = step_once(
         engine, batch=build_step_batch([poisoned("t0"), poisoned("t1")], 0, 0), preset="dr_grpo"
     )
-    assert (sorted(report.poisoned), report.num_tokens) == ([0, 1], 0)
+    assert (sorted(report.left_out), report.num_tokens) == ([0, 1], 0)
     assert report.skipped == "the loss or gradient was not finite"
     assert worst(snapshot(engine), before) == 0
 
@@ -107,7 +108,7 @@ def test_a_poisoned_group_is_dropped_and_kept_in_a_file_that_shows_it_again(tiny
     assert script.dropped == [(0, ["g-t1"], "poison")]
     file = tmp_path / "step-000000.safetensors"
     found = replay(file)
-    assert list(found.report.poisoned.values()) == list(found.recorded.values())
+    assert list(found.report.left_out.values()) == list(found.recorded.values())
     assert (found.group_ids, list(found.recorded)) == (["g-t1"], ["g-t1"])
     assert replay_command(Namespace(what=file, trajectory=None)) == 1
     assert "group g-t1: " in capsys.readouterr().out

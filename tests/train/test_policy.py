@@ -14,10 +14,11 @@ from transformers import (
 from asyncrl.algo.loss.distill import full_kl
 from asyncrl.errors import ConfigError
 from asyncrl.train import token_scores
-from asyncrl.train.policy import PolicyModel, check_logits, load_frozen, load_policy
+from asyncrl.train.loading import load_frozen, load_policy
+from asyncrl.train.parts.teacher import compared_with
+from asyncrl.train.policy import PolicyModel, check_logits
 from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
 from asyncrl.train.tiny_model import build_model
-from asyncrl.train.token_scores import TeacherStates
 from tests.models import save_dense
 
 
@@ -166,10 +167,10 @@ def test_the_divergence_from_a_teacher_and_its_gradient_are_those_of_whole_logit
     vocab_size = policy.model.config.vocab_size
     monkeypatch.setattr(token_scores, "CHUNK_LOGITS", chunk_tokens * vocab_size)
     teacher = load_frozen(other_model, "float32")
-    states = TeacherStates(
+    compared = compared_with(
         teacher(ids, mask, 1.0, ("states",))["states"], teacher.model.lm_head.forward.logits, direction
     )
-    found = policy(ids, mask, 0.7, ("teacher_kl",), states)["teacher_kl"]
+    found = policy(ids, mask, 0.7, (), compared)["teacher_kl"]
     logits = policy.model(ids).logits[:, :-1] / 0.7, teacher.model(ids).logits[:, :-1].detach() / 0.7
     expected = full_kl(*logits, direction) * mask[:, 1:]
     assert expected.max() > 1e-3
@@ -215,7 +216,7 @@ SIZES = {
     ids=["bounded", "divided", "scaled"],
 )
 def test_what_a_model_does_after_its_projection_is_done(config, tmp_path):
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     model.save_pretrained(tmp_path)
     policy = load_policy(str(tmp_path), "float32")
     ids, mask = torch.arange(2, 32).view(2, 15), torch.ones(2, 15, dtype=torch.bool)

@@ -20,7 +20,8 @@ from transformers import (
 
 from asyncrl.config import LoraConfig
 from asyncrl.train import prefix_tree
-from asyncrl.train.policy import CriticModel, load_policy
+from asyncrl.train.loading import load_policy
+from asyncrl.train.parts.critic import CriticModel
 from asyncrl.train.prefix_tree import (
     FLEX,
     INNER,

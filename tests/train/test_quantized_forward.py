@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.policy import Matching, load_policy
+from asyncrl.train.loading import Matching, load_policy
 from asyncrl.train.quantized_forward import quantize_forward
 from asyncrl.weights.quantization import quantization_config, quantize, quantized_checkpoint
 from tests.models import save_deepseek, save_experts

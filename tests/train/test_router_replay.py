@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from asyncrl.data.token_extras.experts import OWN_CHOICE
 from asyncrl.errors import ConfigError
 from asyncrl.train import router_replay
-from asyncrl.train.policy import Matching, load_policy
+from asyncrl.train.loading import Matching, load_policy
 from asyncrl.train.prefix_tree import tree_of, uses_prefix_trees
-from asyncrl.train.router_replay import OWN_CHOICE, replaying
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.models import EXPERTS, save_deepseek, save_experts
 from tests.train.factories import group
@@ -53,8 +53,12 @@ def random_experts(seed=0):
 
 
 def logp(policy, rows, experts=None):
-    with torch.no_grad(), replaying(experts):
-        return policy(*rows, 1.0)["logp"]
+    with torch.no_grad():
+        return policy(*rows, 1.0, extras=extras(experts))["logp"]
+
+
+def extras(experts):
+    return {} if experts is None else {"routed_experts": experts}
 
 
 def own_choice(policy, rows):
@@ -126,8 +130,8 @@ def test_rounding_moves_tokens_to_other_experts_and_replay_keeps_them(folders, q
 
 def gradient(policy, rows, experts):
     policy.zero_grad()
-    with replaying(experts):
-        loss = (policy(*rows, 1.0)["logp"] * torch.linspace(-1.0, 1.0, SHAPE[1])).sum()
+    found = policy(*rows, 1.0, extras=extras(experts))["logp"]
+    loss = (found * torch.linspace(-1.0, 1.0, SHAPE[1])).sum()
     # Another forward pass in between must not matter to what is computed again.
     logp(policy, rows, random_experts(7))
     loss.backward()
@@ -139,7 +143,7 @@ def test_gradients_are_the_same_with_shared_prefixes_and_with_checkpointing(fold
     experts[1, :6] = experts[0, :6]
     # Rows that share 16 tokens and the experts of six.
     assert len(tree_of(*rows).token_ids) == 4 * 24 - 16
-    assert len(tree_of(*rows, experts).token_ids) == 4 * 24 - 6
+    assert len(tree_of(*rows, [experts]).token_ids) == 4 * 24 - 6
     checkpointed = load_policy(str(folders / "qwen3_moe"), "float32", True, matching=REPLAY)
     assert uses_prefix_trees(qwen.model)
     shared = gradient(qwen, rows, experts)
@@ -167,12 +171,13 @@ def test_recorded_experts_are_padded_and_their_lack_is_an_error(qwen):
         for i, t in enumerate(bare.trajectories)
     )
     batch = build_step_batch([replace(bare, trajectories=(first, second))], 0, 0)
-    padded = pad_rows(batch, [0, 1]).routed_experts
+    padded = pad_rows(batch, [0, 1]).extras["routed_experts"]
     assert padded.dtype == torch.int16 and padded.shape == (2, 17, 2, 2)
     assert padded[0, :, 0, 0].tolist() == [6] * 15 + [OWN_CHOICE] * 2
     assert padded[1, :, 1, 1].tolist() == [7] * 16 + [OWN_CHOICE]
-    assert pad_rows(build_step_batch([bare], 0, 0), [0]).routed_experts is None
-    qwen.replay.check(second)
+    assert pad_rows(build_step_batch([bare], 0, 0), [0]).extras == {}
+    (replay,) = qwen.inputs
+    replay.check(second)
     for wrong, message in (
         (
             None,
@@ -186,4 +191,4 @@ def test_recorded_experts_are_padded_and_their_lack_is_an_error(qwen):
         (second.extras["routed_experts"][:, :1], r"has 2 layers, .* reported \[16, 1, 2\]"),
     ):
         with pytest.raises(ConfigError, match=message):
-            qwen.replay.check(replace(second, extras={"routed_experts": wrong}))
+            replay.check(replace(second, extras={"routed_experts": wrong}))

@@ -21,7 +21,7 @@ from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
-from asyncrl.train.policy import load_policy
+from asyncrl.train.loading import load_policy
 from asyncrl.train.sft import _train_batch, agent_weights, imitated, pad, token_weights, train_base_model
 from asyncrl.train.tiny_model import build_vision_model
 from asyncrl.types import Task
@@ -112,7 +112,7 @@ def first_move(policy, renderer, env):
         for word in MOVES
     ]
     ids, mask = pad([(row.ids, row.mask) for row in rows])
-    logp = policy(ids, mask, 1.0, images=[row.images for row in rows])["logp"].sum(1)
+    logp = policy(ids, mask, 1.0, extras={"images": [row.images for row in rows]})["logp"].sum(1)
     return list(MOVES)[int(logp.argmax())]
 
 

@@ -135,7 +135,7 @@ def test_a_group_with_a_log_probability_that_is_not_finite_is_left_out_by_name(t
     broken = np.where(first.loss_mask, np.nan, 0.0).astype(np.float32)
     rows = (dataclasses.replace(first, behavior_logprobs=broken), *batch.trajectories[1:])
     report = step_once(engine, batch=dataclasses.replace(batch, trajectories=rows))
-    assert report.poisoned == {
+    assert report.left_out == {
         0: "behavior_logp of task t0 episode 0 holds 3 NaN or infinite value(s) on sampled tokens"
     }
     step_once(alone, batch=build_step_batch(batch_of_groups()[1:], 0, 0))

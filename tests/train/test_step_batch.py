@@ -8,7 +8,7 @@ import torch
 
 from asyncrl.errors import StaleError
 from asyncrl.train.step import split_minibatches
-from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.step_batch import FurtherGroups, build_step_batch, pad_rows, to_advantage_batch
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import batch_of_groups, group, trajectory
 
@@ -43,15 +43,16 @@ def test_older_and_newer_tokens_are_refused_by_name(version, bound):
 
 def test_replayed_groups_come_last_have_an_age_of_their_own_and_no_lag():
     fresh, old, oldest = group("b", [0.0, 1.0], 3), group("a", [1.0, 0.0], 1), group("c", [1.0, 0.0], 0)
-    batch = build_step_batch([fresh], 3, 0, [oldest, old], 3)
+    batch = build_step_batch([fresh], 3, 0, [FurtherGroups("replayed", [oldest, old], 3)])
     assert [t.task_id for t in batch.trajectories] == ["b", "b", "a", "a", "c", "c"]
-    assert ([g.task.id for g in batch.fresh], [g.task.id for g in batch.replayed]) == (["b"], ["a", "c"])
+    assert [g.task.id for g in batch.fresh] == ["b"]
+    assert ([g.task.id for g in batch.groups], batch.further) == (["b", "a", "c"], {"replayed": 2})
     assert [t.task_id for t in batch.fresh_trajectories] == ["b", "b"]
     assert batch.lags == {0: 12}, "of fresh groups alone"
     with pytest.raises(StaleError, match="task c episode 0 has tokens of versions 0 to 0"):
-        build_step_batch([fresh], 3, 0, [old, oldest], 2)
+        build_step_batch([fresh], 3, 0, [FurtherGroups("replayed", [old, oldest], 2)])
     with pytest.raises(StaleError, match="task a"):
-        build_step_batch([old], 3, 0, [fresh], 3)
+        build_step_batch([old], 3, 0, [FurtherGroups("replayed", [fresh], 3)])
 
 
 def test_one_stale_token_is_enough_to_refuse():

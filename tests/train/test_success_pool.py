@@ -82,12 +82,12 @@ def test_a_completed_group_has_a_signal_and_its_success_is_no_part_of_what_the_s
     pool = SuccessPool(max_age=4)
     pool.remember([played("1-a", 1, [0.0, 1.0], 1)], step=1)
     fresh = [played("2-a", 1, [0.0, 0.0, 0.0], 4), played("3-b", 2, [0.0, 1.0], 4)]
-    batch = build_step_batch(pool.complete(fresh, 4), 4, 0, max_age=4)
+    batch = build_step_batch(pool.complete(fresh, 4), 4, 0, added_max_age=4)
     assert batch.group.tolist() == [0, 0, 0, 0, 1, 1]
-    assert (batch.fresh_rows, batch.num_completed) == ([0, 1, 2, 4, 5], 1)
+    assert (batch.fresh_rows, batch.num_added) == ([0, 1, 2, 4, 5], 1)
     assert batch.lags == {0: 30}, "five episodes of six tokens; the success is three versions old"
     advantages = grpo(to_advantage_batch(batch), eps=0.0)
     # Rewards 0, 0, 0, 1: mean 1/4, deviations -1/4 and 3/4, standard deviation of the sample 1/2.
     assert torch.allclose(advantages[:4, 0], torch.tensor([-0.5, -0.5, -0.5, 1.5]))
     with pytest.raises(StaleError, match="task 2-a episode 3 has tokens of versions 1 to 1"):
-        build_step_batch(pool.complete(fresh, 4), 4, 0, max_age=2)
+        build_step_batch(pool.complete(fresh, 4), 4, 0, added_max_age=2)

@@ -44,6 +44,7 @@ class Commitments:
 
     name = COMMITMENTS
     read_by_models = False
+    of_sampler = False
     holds_files = False
 
     def collector(self) -> CommitmentsCollector:
@@ -74,6 +75,12 @@ class Commitments:
 
     def check_files(self, value: Sequence[bytes], where: str) -> None:
         """See `Kind`; there are none."""
+
+    def padded(self, values: Sequence[Any], width: int) -> None:
+        """See `Kind`; no model reads it."""
+
+    def keys(self, value: Any, length: int) -> None:
+        """See `Kind`; no model reads it."""
 
     def token_ids(self, value: Sequence[bytes]) -> dict[str, np.ndarray]:
         """See `Kind`."""

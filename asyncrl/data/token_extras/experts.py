@@ -5,7 +5,7 @@ They are of the first R tokens, at most L - 1: the last token sampled was never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.types import EXPERTS
 
 DTYPES = ("|u1", "<u2")
+OWN_CHOICE = -1
+"""In place of an expert: the router chooses by itself."""
 MAX_ROUTES = 2**16
 """Experts of one token over all layers."""
 
@@ -55,6 +57,7 @@ class Experts:
 
     name = EXPERTS
     read_by_models = True
+    of_sampler = True
     holds_files = False
 
     def collector(self) -> ExpertsCollector:
@@ -102,6 +105,22 @@ class Experts:
 
     def check_files(self, value: np.ndarray, where: str) -> None:
         """See `Kind`; there are none."""
+
+    def padded(self, values: Sequence[np.ndarray | None], width: int) -> np.ndarray:
+        """See `Kind`: [B,width,layers,K] int16, `OWN_CHOICE` where none is recorded."""
+        shape = next(value.shape[1:] for value in values if value is not None)
+        found = np.full((len(values), width, *shape), OWN_CHOICE, np.int16)
+        for row, value in enumerate(values):
+            if value is not None:
+                found[row, : len(value)] = value
+        return found
+
+    def keys(self, value: np.ndarray, length: int) -> np.ndarray:
+        """See `Kind`."""
+        experts = value.reshape(len(value), -1)
+        found = np.full((length, experts.shape[1]), OWN_CHOICE, np.int32)
+        found[: len(experts)] = experts[:length]
+        return found
 
     def token_ids(self, value: np.ndarray) -> dict[str, np.ndarray]:
         """See `Kind`."""

@@ -14,6 +14,9 @@ from asyncrl.errors import InputError
 from asyncrl.images import MAX_IMAGES, decode_image, image_key, image_size, images_in, moved
 from asyncrl.types import IMAGES, PlacedImage
 
+Placed = Sequence[Sequence[PlacedImage]]
+"""The images of each row; rows beyond its end have none."""
+
 
 class ImagesCollector:
     """Collects the images of each context, which come with places counted from its first token."""
@@ -47,6 +50,7 @@ class Images:
 
     name = IMAGES
     read_by_models = True
+    of_sampler = False
     holds_files = True
 
     def collector(self) -> ImagesCollector:
@@ -98,6 +102,13 @@ class Images:
         """See `Kind`."""
         for key, data in {image.key: image.data for image in value}.items():
             decode_image(data, f"{where}: image {key}")
+
+    def padded(self, values: Sequence[Sequence[PlacedImage] | None], width: int) -> Placed:
+        """See `Kind`."""
+        return [value or () for value in values]
+
+    def keys(self, value: Sequence[PlacedImage], length: int) -> None:
+        """See `Kind`: models that read images take no trees."""
 
     def token_ids(self, value: Sequence[PlacedImage]) -> dict[str, np.ndarray]:
         """See `Kind`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,6 +48,8 @@ class Kind(Protocol):
     read_by_models: bool
     """Whether a model reads it with the tokens; what is only checked or shown stays on the trainer's first rank."""
 
+    of_sampler: bool
+    """Whether it says what the model that sampled did with the tokens; another model does not follow that."""
     holds_files: bool
     """Whether `decode` leaves the content of files unread, for `check_files`."""
 
@@ -69,6 +71,17 @@ class Kind(Protocol):
 
     def check_files(self, value: Any, where: str) -> None:
         """Raise `InputError` unless all files in it can be read; this takes too long for an event loop."""
+        ...
+
+    def padded(self, values: Sequence[Any], width: int) -> Any:
+        """Return what models read of rows of `width` tokens, of each its value or None; only where models do."""
+        ...
+
+    def keys(self, value: Any, length: int) -> np.ndarray | None:
+        """Return [length,C] int32: what must agree, too, where rows share one of their first `length` tokens.
+
+        None where the token alone decides. Only where models read it.
+        """
         ...
 
     def token_ids(self, value: Any) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ class NextStatesKind:
 
     name = NEXT_STATES
     read_by_models = False
+    of_sampler = False
     holds_files = False
 
     def collector(self) -> None:
@@ -60,6 +61,12 @@ class NextStatesKind:
 
     def check_files(self, value: NextStates, where: str) -> None:
         """See `Kind`; there are none."""
+
+    def padded(self, values: Sequence[Any], width: int) -> None:
+        """See `Kind`; no model reads it."""
+
+    def keys(self, value: Any, length: int) -> None:
+        """See `Kind`; no model reads it."""
 
     def token_ids(self, value: NextStates) -> dict[str, np.ndarray]:
         """See `Kind`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,3 +68,25 @@ def token_ids_of(extras: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def read_by_models(extras: Mapping[str, Any]) -> dict[str, Any]:
     """Return the extras that a model reads with the tokens."""
     return {name: value for name, value in extras.items() if KINDS[name].read_by_models}
+
+
+def shown_to_all(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the extras that another model than the one that sampled reads, too; by kind, of one row or of several."""
+    return {name: value for name, value in extras.items() if not KINDS[name].of_sampler}
+
+
+def padded(rows: Sequence[Mapping[str, Any]], width: int) -> dict[str, Any]:
+    """Return what models read of the extras of rows of `width` tokens, by kind: those that any of the rows has."""
+    kinds = [name for name, kind in KINDS.items() if kind.read_by_models and any(name in one for one in rows)]
+    return {name: KINDS[name].padded([one.get(name) for one in rows], width) for name in kinds}
+
+
+def keys(extras: Mapping[str, Any], length: int) -> list[np.ndarray]:
+    """Return [length,C] int32 each: what must agree, too, where rows share one of their first `length` tokens."""
+    found = (KINDS[name].keys(value, length) for name, value in read_by_models(extras).items())
+    return [one for one in found if one is not None]
+
+
+def recorded(extras: Mapping[str, Any]) -> set[str]:
+    """Return the kinds of extras that say what the model which sampled did, for others to follow."""
+    return {name for name in extras if KINDS[name].of_sampler}

@@ -22,8 +22,8 @@ from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, init_distributed, leave_distributed
 from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations
+from asyncrl.train.loading import load_policy
 from asyncrl.train.metrics_log import MetricsLog
-from asyncrl.train.policy import load_policy
 from asyncrl.train.supervised.episodes import check_run, episodes
 from asyncrl.train.supervised.examples import (
     Examples,

@@ -21,6 +21,7 @@ from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Encoded
 from asyncrl.train.supervised.examples import Schedule
 from asyncrl.train.supervised.objectives import make_objective
+from asyncrl.types import IMAGES
 
 LEARNING_RATE = 2e-5
 """Where `sft.learning_rate` is 0."""
@@ -225,7 +226,7 @@ class SupervisedTrainer:
 
     def _logp(self, rows: Sequence[Encoded]) -> Tensor:
         padded = pad(rows)
-        return self.engine.logp(padded.ids, padded.mask, 1.0, padded.images)
+        return self.engine.logp(padded.ids, padded.mask, 1.0, {IMAGES: padded.images})
 
 
 def pad(rows: Sequence[Encoded]) -> Tensors:

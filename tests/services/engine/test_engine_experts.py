@@ -18,8 +18,7 @@ from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.commitment_check import differences
-from asyncrl.train.policy import Matching, load_policy
-from asyncrl.train.router_replay import replaying
+from asyncrl.train.loading import Matching, load_policy
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.types import Group, Status, Task
 from asyncrl.weights.files import write_weights
@@ -127,8 +126,8 @@ def logp_errors(policy, trajectories, replay):
     rows = pad_rows(
         build_step_batch([Group("g", TASK, 0, tuple(trajectories))], 9, 9), range(len(trajectories))
     )
-    with torch.no_grad(), replaying(rows.routed_experts if replay else None):
-        found = policy(rows.token_ids, rows.mask, 1.0)["logp"]
+    with torch.no_grad():
+        found = policy(rows.token_ids, rows.mask, 1.0, extras=rows.extras if replay else {})["logp"]
     return (found - rows.behavior_logp).abs()[rows.mask]
 
 

@@ -16,7 +16,7 @@ from asyncrl.generation import GenerateRequest
 from asyncrl.images import image_key, read_data_uri
 from asyncrl.services.gateway.service import trajectory_to_json
 from asyncrl.train.checkpoint_form import checkpoint_form
-from asyncrl.train.policy import load_policy
+from asyncrl.train.loading import load_policy
 from asyncrl.train.step_batch import StepBatch, pad_rows
 from asyncrl.types import PlacedImage, Status, Task
 from asyncrl.weights.files import write_weights
@@ -93,7 +93,7 @@ def trainer_logp(policy, trajectories):
         StepBatch(tuple(trajectories), torch.zeros(len(trajectories), dtype=torch.long), 0),
         range(len(trajectories)),
     )
-    logp = policy(rows.token_ids, rows.mask, 1.0, images=rows.images)["logp"]
+    logp = policy(rows.token_ids, rows.mask, 1.0, extras=rows.extras)["logp"]
     return [logp[row, : t.num_tokens].numpy() for row, t in enumerate(trajectories)]
 
 

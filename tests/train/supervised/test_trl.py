@@ -16,7 +16,7 @@ from asyncrl.config_sections import SftConfig
 from asyncrl.run.folder import cache_folder
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.demonstrations import Demonstration
-from asyncrl.train.policy import load_policy
+from asyncrl.train.loading import load_policy
 from asyncrl.train.supervised.conversations import WEIGHT
 from asyncrl.train.supervised.examples import Schedule, encode_pairs, encode_rows, pack
 from asyncrl.train.supervised.pairs import Pair

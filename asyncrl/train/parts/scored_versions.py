@@ -1,7 +1,7 @@
 """Old log-probabilities from an interruption: what a version has sampled is scored before its weights change.
 
-The third exact route of 2605.12070, beside `auxiliary_weights.Snapshots` and `old_policy.OldPolicies`, whose numbers it
-gives without weights of earlier versions. Before the first optimizer step from version v to v + 1:
+The third exact route of 2605.12070, beside `snapshots.Snapshots` and `old_policy.OldPolicies`, whose numbers it gives
+without weights of earlier versions. Before the first optimizer step from version v to v + 1:
 
     engines: generation pauses until the next publish -> all sequences in which v has sampled tokens, ended or not
     trainer: their log-probabilities under the weights that are still v's, kept for `keep` versions
@@ -13,29 +13,33 @@ batch in training are kept first, and left out here: episodes that begin alike m
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from asyncrl.errors import ConfigError
 from asyncrl.train.callback_context import CallbackContext
 from asyncrl.train.callbacks import Refusal, TrainerCallback
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.parts.scored_tokens import ScoredTokens, prefix_hashes
+from asyncrl.train.parts.snapshots import PastVersions, put_version_logp
 from asyncrl.train.ragged import Ragged
-from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
-from asyncrl.train.step_batch import StepBatch, row_to_score
+from asyncrl.train.serve_rows import share_batch
+from asyncrl.train.step_batch import Rows, StepBatch, row_to_score
+from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.whole_batch import rows_by_version, whole_batch
 from asyncrl.types import IMAGES, Trajectory
 from asyncrl.weights.interruption import interrupt
 from asyncrl.weights.sampled import Sequence
 
 if TYPE_CHECKING:
-    from asyncrl.train.deepspeed_engine import TrainEngine
     from asyncrl.train.publication import Publication
-    from asyncrl.train.step_settings import StepSettings
 
 
-class ScoredVersions:
+class ScoredVersions(PastVersions):
     """Used as `Snapshots` is. All it keeps is on the first rank.
 
     keep: versions before the current one that a batch may hold tokens of. interrupt: pauses the engines and returns in
@@ -53,6 +57,44 @@ class ScoredVersions:
         self._start_s = 0.0
         self._found: tuple[StepBatch, Ragged] | None = None
         """What `missing` has found of the batch that is about to be trained."""
+
+    def before_run(self, engine: TrainEngine, version: int) -> None:
+        """See `StepPart`."""
+        self.scored_version = version - 1
+
+    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
+        """See `PastVersions`. Tokens of earlier versions were scored before the weights changed."""
+        found = self.find(batch) if engine.rank == 0 else Ragged.full(batch.counts)
+        for version, rows in engine.on_first(lambda: rows_by_version(batch)):
+            if int(version) == batch.step:
+                put_version_logp(found, engine, batch, settings, batch.step, rows, None)
+        if engine.rank == 0:
+            self.keep_scores(batch, found)
+        return found
+
+    def before_update(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> None:
+        """Score what the version of the step has sampled, before the first change of its weights; then do nothing until
+        the next step. A collective."""
+        if self.scored_version == batch.step:
+            return
+        self.scored_version = batch.step
+        found: list[StepBatch] = []
+
+        def unscored() -> int:
+            found.append(self.unscored(batch))
+            return found[0].num_rows
+
+        if not engine.on_first(unscored):
+            return
+        rows = share_batch(engine, found[0] if found else None)
+
+        def forward(some: Rows) -> dict[str, Tensor]:
+            return engine.outputs(some.token_ids, some.mask, settings.temperature)
+
+        logprobs = whole_batch(engine, rows, settings, forward, ("logp",))["logp"]
+        if engine.rank == 0:
+            self.keep_scores(rows, logprobs)
+            self.scored(rows)
 
     def unscored(self, batch: StepBatch) -> StepBatch:
         """Interrupt the engines; return as rows what the version of the step has sampled that no score is kept of."""
@@ -117,7 +159,7 @@ class ScoredVersions:
         self.metrics["old_policy/older_tokens"] = float(num_older)
         return missing
 
-    def after_step(self, version: int) -> dict[str, float]:
+    def after_step(self, engine: TrainEngine, version: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Drop versions that no token of a batch can carry any more; return the metrics of the step."""
         self.tokens.drop_before(version - self.keep)
         found, self.metrics, self._found = self.metrics, {}, None
@@ -161,7 +203,7 @@ class Interrupting(TrainerCallback):
 
 def interrupting(context: CallbackContext) -> Interrupting:
     """Return the callback of a run with `train.old_policy = "interrupt"`."""
-    scored = context.auxiliary.snapshots
+    scored = context.auxiliary.parts[ScoredVersions.name]
     assert isinstance(scored, ScoredVersions)
     return Interrupting(scored, context.config.rank_timeout_s)
 

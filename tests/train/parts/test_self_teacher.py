@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.self_teacher import choose_successes
+from asyncrl.train.parts.self_teacher import choose_successes
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.types import NOT_SAMPLED, PlacedImage
 from tests.train.factories import group
@@ -100,7 +100,7 @@ def test_what_the_teacher_says_is_a_forward_pass_over_the_success_and_the_row(ti
         micro_batch_tokens = 60
 
     found = learner.auxiliary.step_tensors(learner.engine, batch, Settings(), 1)
-    assert found.shown.taught == [0, 1, 2]
+    assert found.of_parts["teacher"].taught == [0, 1, 2]
     for row, success in {0: 2, 1: 0, 2: 0}.items():
         with torch.no_grad():
             logits = logits_after(learner, batch, row, success) / 0.7
@@ -147,7 +147,7 @@ def test_without_a_success_nothing_is_learned(tiny_model, algo):
 
 def test_what_does_not_fit_the_models_context_is_counted(tiny_model):
     learner = Learner(tiny_model, SAMPLED)
-    learner.auxiliary.teacher.max_tokens = 33
+    learner.auxiliary.parts["teacher"].max_tokens = 33
     report = learner.step(batch_of([0.0, 0.5, 1.0]))
     assert report.metrics["self_teacher/taught_fraction"] == pytest.approx(1 / 3)
     assert report.metrics["self_teacher/too_long_fraction"] == pytest.approx(2 / 3)
@@ -157,7 +157,7 @@ def test_what_does_not_fit_the_models_context_is_counted(tiny_model):
 def test_the_teacher_reads_as_much_as_the_model_can(tiny_model):
     learner = Learner(tiny_model, SAMPLED)
     context = learner.engine.engine.module.model.config.max_position_embeddings
-    assert learner.auxiliary.teacher.max_tokens == max(context, learner.config.max_tokens)
+    assert learner.auxiliary.parts["teacher"].max_tokens == max(context, learner.config.max_tokens)
 
 
 def test_rows_with_images_are_refused(tiny_model):

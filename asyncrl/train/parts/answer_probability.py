@@ -17,9 +17,43 @@ from torch import Tensor
 from asyncrl.algo.advantage.igpo import answer_probability
 from asyncrl.errors import ConfigError
 from asyncrl.images import images_in
+from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.parts.table import PartContext
 from asyncrl.train.ragged import Ragged
+from asyncrl.train.serve_rows import share_batch
 from asyncrl.train.step_batch import StepBatch, row_to_score
+from asyncrl.train.step_part import StepPart
+from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.whole_batch import whole_batch
 from asyncrl.types import ANSWER_IDS, IMAGES, Trajectory, Turn
+
+
+class Answers(StepPart):
+    """Finds how likely the answers are under the policy of the step."""
+
+    name = "answers"
+
+    def score(
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
+    ) -> None:
+        """See `StepPart`."""
+        asked = probe_batch(batch) if engine.rank == 0 else None
+        probes = share_batch(engine, asked[0] if asked else None)
+        logp = whole_batch(
+            engine, probes, settings,
+            lambda rows: engine.outputs(
+                rows.token_ids, rows.mask, settings.temperature, extras=rows.extras
+            ),
+            ("logp",),
+        )["logp"]  # fmt: skip
+        likely = probabilities(batch, asked[1], logp) if asked else torch.zeros(0)
+        found.rows["answer_probability"] = likely
+
+
+def answers(context: PartContext) -> Answers:
+    """Return the part of a run."""
+    return Answers()
 
 
 def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
@@ -44,9 +78,8 @@ def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
 def _probe(t: Trajectory, turn: Turn, answer: list[int]) -> Trajectory:
     ids = np.concatenate([t.token_ids[: turn.start], np.asarray(answer, np.int32)])
     mask = np.arange(len(ids)) >= turn.start
-    return row_to_score(
-        ids, mask, t.task_id, t.episode_index, images=images_in(t.extras.get(IMAGES, ()), 0, turn.start)
-    )
+    images = images_in(t.extras.get(IMAGES, ()), 0, turn.start)
+    return row_to_score(ids, mask, t.task_id, t.episode_index, extras={IMAGES: images} if images else {})
 
 
 def probabilities(batch: StepBatch, places: list[tuple[int, int]], logp: Ragged) -> Tensor:

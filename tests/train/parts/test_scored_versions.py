@@ -13,8 +13,8 @@ from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.scored_tokens import prefix_hashes
-from asyncrl.train.scored_versions import Interrupting, ScoredVersions
+from asyncrl.train.parts.scored_tokens import prefix_hashes
+from asyncrl.train.parts.scored_versions import Interrupting, ScoredVersions
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Turn
@@ -42,7 +42,7 @@ def test_two_steps_with_interruptions_are_two_steps_with_copies(tiny_model):
     ]
     asked = []
     scored = ScoredVersions(2, lambda version: asked.append(version) or sequences)
-    learners[1].auxiliary.snapshots = scored
+    learners[1].auxiliary.parts["snapshots"] = scored
     reports = []
     for step, groups in enumerate(([first], [second, later])):
         batch = build_step_batch(groups, step, 2)
@@ -67,7 +67,9 @@ def test_episodes_that_begin_alike_are_scored_though_other_versions_have_sampled
         Sequence(t.token_ids[: t.turns[0].end].tobytes(), ((t.turns[0].start, t.turns[0].end),))
         for t in alike.trajectories
     ]
-    scored = learner.auxiliary.snapshots = ScoredVersions(2, lambda version: sequences if version else [])
+    scored = learner.auxiliary.parts["snapshots"] = ScoredVersions(
+        2, lambda version: sequences if version else []
+    )
     began_before = []
     for t in alike.trajectories:
         versions = t.versions.copy()
@@ -84,7 +86,7 @@ def test_groups_with_tokens_of_no_known_version_are_named(tiny_model):
     scored = ScoredVersions(1)
     old, new = group("a", [0.0, 1.0]), group("b", [1.0, 0.0], 1)
     assert scored.missing(build_step_batch([old, new], 1, 1)) == {old.id: 12}
-    assert scored.after_step(2)["old_policy/missing_tokens"] == 12.0
+    assert scored.after_step(None, 2, {})["old_policy/missing_tokens"] == 12.0
 
 
 class Replacing(Scripted):
@@ -169,7 +171,7 @@ def test_what_an_engine_samples_on_both_sides_of_an_update_is_scored_as_copies_s
     tiny_model, engine_url, engine_weights, served, tmp_path
 ):
     plain, asking = (Learner(tiny_model, SNAPSHOT, buffer=BUFFER) for _ in range(2))
-    scored = asking.auxiliary.snapshots = ScoredVersions(2)
+    scored = asking.auxiliary.parts["snapshots"] = ScoredVersions(2)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 250, 20) for _ in range(3)]
 
@@ -218,7 +220,9 @@ def test_what_an_engine_samples_on_both_sides_of_an_update_is_scored_as_copies_s
     batch = build_step_batch([replace(like, trajectories=tuple(rows))], base + 1, 2)
     assert scored.missing(batch) == {}
     copies, kept = (
-        learner.auxiliary._snapshot_logp(learner.engine, batch, StepSettings.of(learner.config)).values
+        learner.auxiliary.parts["snapshots"]
+        .logp(learner.engine, batch, StepSettings.of(learner.config))
+        .values
         for learner in (plain, asking)
     )
     torch.testing.assert_close(kept, copies, rtol=0, atol=1e-5)

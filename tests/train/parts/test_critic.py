@@ -24,7 +24,9 @@ def certain_batch():
 def values(found, batch):
     rows = pad_rows(batch, range(len(batch.trajectories)))
     with torch.no_grad():
-        return found.auxiliary.critic.outputs(found.engine, rows.token_ids, rows.mask)["values"][rows.mask]
+        return found.auxiliary.parts["critic"].outputs(found.engine, rows.token_ids, rows.mask)["values"][
+            rows.mask
+        ]
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
@@ -115,7 +117,7 @@ def test_several_steps_of_the_critic_on_a_batch_are_steps_of_it_alone_before_the
         found = Learner(tiny_model, {"preset": preset, "value": value})
         for step in range(batches):
             report = found.step(build_step_batch(groups, step, step))
-        critic = found.auxiliary.critic.engine
+        critic = found.auxiliary.parts["critic"].engine
         weights = [snapshot(found.engine), snapshot(critic)]
         return report.metrics, weights
 

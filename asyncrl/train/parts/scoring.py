@@ -18,8 +18,10 @@ import torch
 from asyncrl.credentials import authorization
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.http_clients import client
+from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import IMAGES, Trajectory
 
 CONNECTIONS = 16
@@ -37,6 +39,16 @@ class EngineScorer:
         headers = authorization(token or os.environ.get(KEY, ""))
         self._client = client(url, base_url=url.rstrip("/"), headers=headers, timeout=timeout_s)
         self._model = ""
+
+    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
+        """Return on the first rank the log-probabilities of the sampled tokens. A collective.
+
+        Raises what `score` does.
+        """
+        found = self.score(batch) if engine.rank == 0 else Ragged.full(np.zeros_like(batch.counts))
+        # The others wait here for as long as the server takes.
+        engine.barrier()
+        return found
 
     def score(self, batch: StepBatch) -> Ragged:
         """Return the log-probabilities of the sampled tokens.

@@ -1,7 +1,7 @@
 """Old log-probabilities from a model of their own: every token scored under the version that sampled it.
 
-The dedicated old-policy model of 2605.12070. It gives the numbers of `auxiliary_weights.Snapshots`, which are exact,
-in another process: on other hardware, while the batch is still being sampled, and without copies in the trainer.
+The dedicated old-policy model of 2605.12070. It gives the numbers of `snapshots.Snapshots`, which are exact, in another
+process: on other hardware, while the batch is still being sampled, and without copies in the trainer.
 
     trainer: weights of version v -> file in a folder of its own
     old-policy process: files -> one model; groups that are ready -> log-probabilities, kept until the trainer asks
@@ -9,7 +9,7 @@ in another process: on other hardware, while the batch is still being sampled, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +18,11 @@ import torch
 
 from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.old_policy_model import Row
+from asyncrl.train.parts.old_policy_model import Row
+from asyncrl.train.parts.snapshots import PastVersions
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.step_settings import StepSettings
 from asyncrl.types import IMAGES
 from asyncrl.weights.files import read_weights, remove_older, weights_path, write_weights
 
@@ -31,7 +33,7 @@ class OldPolicyService(Protocol):
     def score(self, rows: Sequence[Row]) -> list[np.ndarray]: ...
 
 
-class OldPolicies:
+class OldPolicies(PastVersions):
     """The trainer's side, used as `Snapshots` is: it leaves each version in a file and asks the process for numbers.
 
     keep: versions before the current one that a batch may hold tokens of.
@@ -61,7 +63,17 @@ class OldPolicies:
         # Tokens of this version may come as soon as it is published.
         engine.barrier()
 
-    def score(self, engine: TrainEngine, batch: StepBatch) -> Ragged:
+    def before_run(self, engine: TrainEngine, version: int) -> None:
+        """See `StepPart`."""
+        if version not in self.versions:
+            self.remember(engine, version)
+
+    def after_step(self, engine: TrainEngine, version: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """See `StepPart`."""
+        self.remember(engine, version)
+        return {}
+
+    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
         """Return on the first rank the log-probabilities of the sampled tokens, each under its own version.
 
         A collective. Raises `InfrastructureError` and `InputError` naming what is missing.

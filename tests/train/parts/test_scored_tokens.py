@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from asyncrl.train.scored_tokens import ScoredTokens, prefix_hashes
+from asyncrl.train.parts.scored_tokens import ScoredTokens, prefix_hashes
 
 
 def hashes(*token_ids):

@@ -22,10 +22,15 @@ from asyncrl.algo.curation.signal import succeeded
 from asyncrl.algo.metrics import Metric, Metrics, mean_over
 from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.router_replay import replaying
-from asyncrl.train.serve_rows import share_batch
+from asyncrl.train.gradient import Step
+from asyncrl.train.parts.teacher import TEACHER_KL, compared_with
+from asyncrl.train.serve_rows import Plan, serve_rows, share_batch
 from asyncrl.train.step_batch import Rows, StepBatch, pad_rows
-from asyncrl.train.token_scores import TeacherStates
+from asyncrl.train.step_part import StepPart
+from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.token_scores import Compared, Projection
+from asyncrl.train.whole_batch import whole_batch
 from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Trajectory
 
 
@@ -41,11 +46,45 @@ class Shown:
     """On the first rank."""
 
 
-class SelfTeacher:
-    """Scores rows by the trained policy itself. `max_tokens` bounds what it reads: the context of the model."""
+class SelfTeacher(StepPart):
+    """Scores rows by the trained policy itself. `max_tokens` bounds what it reads: the context of the model.
 
-    def __init__(self, max_tokens: int) -> None:
+    direction: as of `Teacher`.
+    """
+
+    name = "teacher"
+
+    def __init__(self, max_tokens: int, direction: str = "") -> None:
         self.max_tokens = max_tokens
+        self.direction = direction
+        self.gives = (TEACHER_KL,) if direction else ()
+
+    def score(
+        self, engine: TrainEngine, batch: StepBatch, settings: StepSettings, found: StepTensors
+    ) -> None:
+        """See `StepPart`; rows without a teacher leave the loss, and their log-probabilities are 0."""
+        shown = self.show(engine, batch)
+        found.of_parts[self.name] = shown
+        found.trained = frozenset(shown.taught)
+        found.metrics |= shown.metrics
+        if not self.direction:
+            found.tensors["teacher_logp"] = whole_batch(
+                engine, shown.batch, settings,
+                lambda rows: engine.outputs(rows.token_ids, rows.mask, settings.temperature),
+                ("logp",), shown.taught,
+            )["logp"]  # fmt: skip
+
+    def serve(self, engine: TrainEngine, plan: Plan, tensors: StepTensors) -> None:
+        """See `StepPart`."""
+        if self.direction:
+            serve_rows(engine, tensors.of_parts[self.name].batch, plan)
+
+    def compared(self, step: Step, micro: Rows) -> Compared | None:
+        """See `StepPart`."""
+        if not self.direction:
+            return None
+        shown: Shown = step.tensors.of_parts[self.name]
+        return compared_with(*self.states(step.engine, shown, micro.indices), self.direction)
 
     def show(self, engine: TrainEngine, batch: StepBatch) -> Shown:
         """Return the batch as the teacher reads it. A collective.
@@ -66,20 +105,17 @@ class SelfTeacher:
         }
         return Shown(shown, engine.on_first(lambda: sorted(chosen)), metrics)
 
-    def outputs(self, engine: TrainEngine, rows: Rows, temperature: float) -> dict[str, Tensor]:
-        """Return what `PolicyModel.forward` does of rows of `Shown.batch`. A collective under ZeRO-3."""
-        return engine.outputs(rows.token_ids, rows.mask, temperature)
-
     @torch.no_grad()
-    def states(self, engine: TrainEngine, shown: Shown, rows: list[int], direction: str) -> TeacherStates:
-        """Return the teacher's part of the comparison of whole distributions, of rows that this rank has."""
+    def states(self, engine: TrainEngine, shown: Shown, rows: list[int]) -> tuple[Tensor, Projection]:
+        """Return the hidden state [M,H] before each sampled token of rows that this rank has, and the projection.
+
+        What was recorded of a row is not followed: after a success its tokens may go to other experts.
+        """
         module = engine.engine.module
         padded = pad_rows(shown.batch, rows)
-        # What was recorded is of the row alone: after a success its tokens may go to other experts.
-        with replaying(None):
-            on_device = padded.token_ids.to(engine.device), padded.mask.to(engine.device)
-            states = module(*on_device, 1.0, ("states",))["states"]
-        return TeacherStates(states, module.model.lm_head.forward.logits, direction)
+        on_device = padded.token_ids.to(engine.device), padded.mask.to(engine.device)
+        states = module(*on_device, 1.0, ("states",))["states"]
+        return states, module.model.lm_head.forward.logits
 
 
 def choose_successes(batch: StepBatch, max_tokens: int) -> tuple[dict[int, int], set[int]]:

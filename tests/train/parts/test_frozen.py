@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_weights import AveragedPolicy, DividedPolicy, FrozenPolicy, Snapshots
-from asyncrl.train.policy import load_frozen
+from asyncrl.train.loading import load_frozen
+from asyncrl.train.parts.average import AveragedPolicy
+from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
+from asyncrl.train.parts.snapshots import Snapshots
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import Learner, make_engine, snapshot, step_once
@@ -36,7 +38,7 @@ def test_the_average_of_two_versions_has_the_bias_corrected_weights(engine, tiny
     first = current(engine)
     step_once(engine)
     second = current(engine)
-    metrics = average.after_step(engine, staleness=3.0, active_fraction=1.0)
+    metrics = average.follow(engine, staleness=3.0, active_fraction=1.0)
     # Total weight 1 becomes 0.5 * 1 + 1 = 1.5, of which the new weights are 1.
     assert_equal(
         parameters(average.model), [a / 3 + 2 * b / 3 for a, b in zip(first, second, strict=True)], 1e-6
@@ -47,14 +49,14 @@ def test_the_average_of_two_versions_has_the_bias_corrected_weights(engine, tiny
 
 def test_without_a_given_beta_it_follows_the_staleness_of_the_batch(engine, tiny_model):
     average = AveragedPolicy(load_frozen(tiny_model, "float32"))
-    assert average.after_step(engine, 2.0, 1.0)["ewma/beta"] == pytest.approx(0.5)
-    assert average.after_step(engine, 0.0, 1.0)["ewma/beta"] == 0.0
+    assert average.follow(engine, 2.0, 1.0)["ewma/beta"] == pytest.approx(0.5)
+    assert average.follow(engine, 0.0, 1.0)["ewma/beta"] == 0.0
 
 
 def test_too_few_active_tokens_reset_the_average_to_the_current_policy(engine, tiny_model):
     average = AveragedPolicy(load_frozen(tiny_model, "float32"), beta=0.9, reset_below=0.8)
     step_once(engine)
-    metrics = average.after_step(engine, 1.0, active_fraction=0.79)
+    metrics = average.follow(engine, 1.0, active_fraction=0.79)
     assert (metrics["ewma/reset"], metrics["ewma/resets"], metrics["ewma/beta"]) == (1.0, 1.0, 0.0)
     assert_equal(parameters(average.model), current(engine))
 
@@ -62,7 +64,7 @@ def test_too_few_active_tokens_reset_the_average_to_the_current_policy(engine, t
 def test_an_average_resumes_from_its_saved_state(engine, tiny_model):
     average = AveragedPolicy(load_frozen(tiny_model, "float32"), beta=0.5)
     step_once(engine)
-    average.after_step(engine, 1.0, 1.0)
+    average.follow(engine, 1.0, 1.0)
     again = AveragedPolicy(load_frozen(tiny_model, "float32"), beta=0.5)
     again.load_state_dict(average.state_dict())
     assert again.total_weight == average.total_weight
@@ -165,7 +167,7 @@ def test_an_offloaded_reference_gives_the_same_numbers(tiny_model):
     reports = []
     for offload in (False, True):
         learner = Learner(tiny_model, algo)
-        learner.auxiliary.reference.offload = offload
+        learner.auxiliary.parts["reference"].policy.offload = offload
         learner.step()
         reports.append(learner.step().metrics)
     assert reports[0]["reference_kl"] == pytest.approx(reports[1]["reference_kl"], rel=1e-6)
@@ -178,14 +180,14 @@ def test_a_refreshed_reference_is_offloaded_where_no_rank_has_room_for_the_polic
 ):
     algo = {"preset": "grpo", "kl": {"coef": 0.1}}
     learner = Learner(tiny_model, algo, zero_stage, reference={"refresh_every": 2})
-    assert learner.auxiliary.reference.offload == offload
+    assert learner.auxiliary.parts["reference"].policy.offload == offload
 
 
 def test_a_fixed_reference_is_divided_as_the_policy_is_and_gives_the_same_numbers(tiny_model):
     whole, divided = (
         Learner(tiny_model, {"preset": "grpo", "kl": {"coef": 0.1}}, zero_stage) for zero_stage in (0, 3)
     )
-    reference = divided.auxiliary.reference
+    reference = divided.auxiliary.parts["reference"].policy
     assert isinstance(reference, DividedPolicy)
     assert all(hasattr(parameter, "ds_id") for parameter in reference.reading.module.parameters())
     for _ in range(2):
@@ -212,7 +214,7 @@ def teacher_model(tiny_model, tmp_path_factory):
 def test_a_teacher_is_divided_as_the_policy_is_and_gives_the_same_numbers(tiny_model, teacher_model, preset):
     algo, teacher = {"preset": preset}, {"path": teacher_model}
     whole, divided = (Learner(tiny_model, algo, zero_stage, teacher=teacher) for zero_stage in (0, 3))
-    reading = divided.auxiliary.teacher.reading
+    reading = divided.auxiliary.parts["teacher"].policy.reading
     assert all(hasattr(parameter, "ds_id") for parameter in reading.module.parameters())
     for _ in range(2):
         # Several micro-batches: the teacher computes between the policy's passes.

@@ -14,9 +14,9 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.services.old_policy.service import OldPolicy, create_old_policy_app
-from asyncrl.train.old_policy import OldPolicies
-from asyncrl.train.old_policy_model import OldPolicyModel, Row, rows_of
-from asyncrl.train.policy import load_frozen
+from asyncrl.train.loading import load_frozen
+from asyncrl.train.parts.old_policy import OldPolicies
+from asyncrl.train.parts.old_policy_model import OldPolicyModel, Row, rows_of
 from asyncrl.train.step_batch import build_step_batch
 from asyncrl.weights.files import write_weights
 from tests.app_thread import AppThread
@@ -133,7 +133,7 @@ def test_two_steps_with_the_process_are_two_steps_with_copies(tiny_model, tmp_pa
     try:
         client = OldPolicyClient(app.url, RUN.issue("trainer").bearer("old_policy"), 60.0, 5.0)
         plain, served = (Learner(tiny_model, SNAPSHOT, buffer=BUFFER) for _ in range(2))
-        served.auxiliary.snapshots = OldPolicies(tmp_path, 2, client)
+        served.auxiliary.parts["snapshots"] = OldPolicies(tmp_path, 2, client)
         served.auxiliary.before_run(served.engine, 0)
         reports = [[], []]
         for step in range(2):
@@ -144,7 +144,7 @@ def test_two_steps_with_the_process_are_two_steps_with_copies(tiny_model, tmp_pa
             for name in ("loss/total", "grad_norm", "split/engine_kl", "split/staleness_kl"):
                 assert asked[name] == pytest.approx(alone[name], rel=1e-5, abs=1e-6), name
         assert reports[0][1]["split/staleness_kl"] != 0.0
-        assert served.auxiliary.snapshots.versions == [0, 1, 2]
+        assert served.auxiliary.parts["snapshots"].versions == [0, 1, 2]
         other = OldPolicyClient(app.url, RUN.issue("worker", "w").bearer("engine"), 5.0, 0.0)
         with pytest.raises(ConfigError, match="token"):
             other.score(

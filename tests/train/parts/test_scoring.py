@@ -11,8 +11,8 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.policy import load_frozen
-from asyncrl.train.scoring import KEY, EngineScorer, read_prompt_logprobs
+from asyncrl.train.loading import load_frozen
+from asyncrl.train.parts.scoring import KEY, EngineScorer, read_prompt_logprobs
 from asyncrl.train.step_batch import build_step_batch, pad_rows
 from asyncrl.weights.files import write_weights
 from tests.credentials import TOKEN
