@@ -76,8 +76,10 @@ def _text_of(part: dict[str, Any]) -> str | None:
         return None
     held = source.get("data") if source.get("type") == "text" else source.get("content")
     if isinstance(held, list):
-        texts = [one.get("text") if isinstance(one, dict) else None for one in held]
-        held = "\n".join(texts) if all(isinstance(text, str) for text in texts) else None
+        texts = [
+            str(one["text"]) for one in held if isinstance(one, dict) and isinstance(one.get("text"), str)
+        ]
+        held = "\n".join(texts) if len(texts) == len(held) else None
     if not isinstance(held, str):
         return None
     title = part.get("title")
