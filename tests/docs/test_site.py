@@ -16,6 +16,7 @@ from asyncrl.env.registry import ENVS
 from tests.chromium import open_chromium
 from tests.docs.blocks import ROOT, pages
 from tests.scripts import load_script
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 LOADED = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"([^\"]+)\"|<link\b[^>]*\bhref=\"([^\"]+)\"")
@@ -100,9 +101,16 @@ def test_the_search_finds_a_page_and_opens_it_without_a_word_on_the_console(addr
         page.goto(f"{address}/index.html")
         page.get_by_role("link", name="Troubleshooting", exact=True).first.click()
         page.get_by_role("heading", name="Troubleshooting").wait_for()
-        page.keyboard.press("/")
-        # What is typed before the field has the focus is lost.
-        page.locator("input:focus").wait_for()
+        focused = page.locator("input:focus")
+
+        def has_the_focus() -> bool:
+            # A key that is pressed before the page's script listens is lost, as is what is typed before the field
+            # has the focus.
+            if not focused.count():
+                page.keyboard.press("/")
+            return bool(focused.count())
+
+        wait_until(has_the_focus)
         page.keyboard.type("quarantined contributes")
         page.get_by_role("option", name="quarantined and contributes no longer", selected=True).wait_for()
         page.keyboard.press("Enter")
