@@ -35,7 +35,7 @@ def of_head(dtype: torch.dtype) -> dict[str, float]:
     parameters = list(module.parameters())
 
     def plain(states: Tensor) -> Tensor:
-        return score_tokens(labels, VOCABULARY, 1.0, (), None, None, head.logits, parameters, states)["logp"]
+        return score_tokens(labels, VOCABULARY, 1.0, (), None, head.logits, parameters, states)["logp"]
 
     def fused(states: Tensor) -> Tensor:
         return fused_logp(head, labels, head.logits, parameters, states)["logp"]
