@@ -16,9 +16,12 @@ QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tes
 demo: $(STAMP)
 	$(BIN)/asyncrl train gridworld_grpo
 
+# The package, and the scripts that import each other as they are started.
+MYPY := $(BIN)/mypy && MYPYPATH=scripts $(BIN)/mypy --explicit-package-bases scripts/*.py scripts/acceptance/*.py
+
 # Runs tests, and mypy beside them; what it says stands at the end.
 define beside_mypy
-@mkdir -p .mypy_cache; $(BIN)/mypy >.mypy_cache/report 2>&1 & types=$$!; \
+@mkdir -p .mypy_cache; ($(MYPY)) >.mypy_cache/report 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest $(1); tests=$$?; \
 	wait $$types; types=$$?; cat .mypy_cache/report; exit $$((tests | types))
 endef
@@ -36,7 +39,7 @@ quick: $(STAMP) lint
 	$(call beside_mypy,-n logical -m "not slow" $(QUICK))
 
 check: lint
-	$(BIN)/mypy
+	$(MYPY)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

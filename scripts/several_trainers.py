@@ -325,7 +325,7 @@ def wait_until(true: Any, limit_s: float, process: subprocess.Popen[bytes]) -> N
     deadline = time.monotonic() + limit_s
     while not true():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"{' '.join(map(str, process.args))}: ended, or was too slow")  # type: ignore[union-attr]
+            raise SystemExit(f"{' '.join(map(str, process.args))}: ended, or was too slow")  # type: ignore[arg-type]
         time.sleep(LOOK_S)
 
 

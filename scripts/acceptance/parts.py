@@ -205,7 +205,7 @@ def fused_logprobs(context: Context) -> list[Figure]:
         labels = torch.randint(0, vocabulary, (tokens,), device=device)
         above = torch.linspace(-1, 1, tokens, device=device)
         ways = {
-            "plain": partial(score_tokens, labels, vocabulary, 1.0, (), None, None),
+            "plain": partial(score_tokens, labels, vocabulary, 1.0, (), None),
             "fused": partial(fused_logp, head, labels),
         }
         found, seconds, peaks = {}, {}, {}
