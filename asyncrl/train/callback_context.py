@@ -22,7 +22,7 @@ class TrainerArguments:
     """What a trainer's process is started with, each of its ranks alike."""
 
     folder: Path
-    """Of the run. Ranks on other machines may not have it."""
+    """The folder of the run. Ranks on other machines may not have it."""
     model: str
     """The base model's folder or name."""
     buffer: str
@@ -35,9 +35,9 @@ class TrainerArguments:
     old_policy: str = ""
     """Such a file for the old-policy process; "" where there is none."""
     main_buffer: str = ""
-    """Of an exploiter: the buffer of the policy that it is trained against."""
+    """For an exploiter, the buffer of the policy that it is trained against."""
     exploits: int = 0
-    """Of an exploiter: its limit of versions; 0 for every other policy."""
+    """For an exploiter, its limit of versions; 0 for every other policy."""
     machines: int = 1
     """Over which the ranks are spread."""
 

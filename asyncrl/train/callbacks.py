@@ -54,7 +54,7 @@ class Verdict:
     said: str | Callable[[bool], str] = ""
     """What the run's log says of it; a function is told whether the policy has gone back."""
     level: int = logging.INFO
-    """Of that in the log."""
+    """The level of that in the log."""
     stops_without: bool = True
     """Whether the run ends where the checkpoint to go back to is damaged; else it goes on with the policy it has."""
 
@@ -80,7 +80,7 @@ class TrainerCallback:
     on all ranks, what only the first rank needs may be there alone."""
 
     name: ClassVar[str] = ""
-    """Of its state in checkpoints."""
+    """The name of its state in checkpoints."""
     survives_going_back: ClassVar[bool] = False
     """Whether its state stays as it is when the policy goes back to an earlier checkpoint."""
     may_go_back: ClassVar[bool] = False

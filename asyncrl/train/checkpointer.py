@@ -121,7 +121,7 @@ class Checkpointer:
         self.before_complete = before_complete
         self.store = store
         self._newest = -1
-        """Of the versions that were saved or restored."""
+        """The newest of the versions that were saved or restored."""
         self._started = (folder / START / MARKER).is_file()
         """Whether the start has been saved."""
         self.pinned: int | None = None

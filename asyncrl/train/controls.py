@@ -30,7 +30,7 @@ TRACKERS = {
 }
 """What makes the tracker that an objective reads, by the word of `asyncrl.algo.needs.KNOWN` that asks for it."""
 KEYS = ("beliefs", "roles")
-"""Of the states of all trackers in a checkpoint."""
+"""The keys of the states of all trackers in a checkpoint."""
 
 
 def scheduled_rate(train: TrainConfig, step: int) -> float:
@@ -107,7 +107,7 @@ class Tracker(Protocol):
     name: ClassVar[str]
     """The field of `AdvantageBatch` that it fills."""
     key: ClassVar[str]
-    """Of its state in a checkpoint."""
+    """The key of its state in a checkpoint."""
 
     def baselines(self, batch: StepBatch) -> Tensor:
         """Return [B] what each reward is compared with."""

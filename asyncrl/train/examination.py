@@ -27,7 +27,7 @@ class Examined:
 
     groups: list[Group] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    """Of these groups."""
+    """The bodies of these groups."""
     unfit: dict[str, str] = field(default_factory=dict)
     """By the id of the lease."""
 

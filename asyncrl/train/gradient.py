@@ -63,7 +63,8 @@ class Step:
     ahead: bool = False
     """Whether this is of a round before the policy's own, in which it has no part."""
     entropies: dict[int, Tensor] = field(default_factory=dict)
-    """Of the sampled tokens of rows that this rank has trained on, where the objective computes entropies."""
+    """The entropies of the sampled tokens of rows that this rank has trained on, where the objective computes
+    entropies."""
 
     @property
     def policy_learns(self) -> bool:

@@ -46,10 +46,10 @@ class Tolerance:
     sample_tokens: int = 2048
     """Tokens compared in each step, at most."""
     least_tokens: int = 1024
-    """Of a batch that has no more, all are compared."""
+    """A batch that has no more tokens is compared whole."""
     group_tokens: int = 64
-    """Of a larger one about so many of each group. One token that is off by as much as a token may be does not then
-    bring the mean of its group above the default limit."""
+    """About so many tokens of each group of a larger batch are compared. One token that is off by as much as a token
+    may be does not then bring the mean of its group above the default limit."""
 
     def wanted(self, num_groups: int) -> int:
         """Return how many tokens of a batch are to be compared."""
@@ -74,7 +74,7 @@ class Comparison:
     num_earlier: int = 0
     """How many of the tokens are of earlier versions."""
     engine: str = ""
-    """Of the tokens; "" where it is not known, and of a whole group."""
+    """The engine of the tokens; "" where it is not known, and of a whole group."""
 
     def with_tokens(self, other: Comparison) -> Comparison:
         """Return this over the tokens of both."""

@@ -64,7 +64,7 @@ class MainCritic:
         self.checkpoints = checkpoints
         self.offload = offload
         self.version = UNREAD
-        """Of the main policy, whose critic it is."""
+        """The version of the main policy, whose critic it is."""
 
     def refresh(self, engine: TrainEngine) -> None:
         """Read the newest complete checkpoint, if it is another one. A collective.

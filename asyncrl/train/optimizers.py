@@ -32,7 +32,7 @@ NOT_MATRICES = ("embed", "lm_head", "value_head", "wte", "wpe")
 """Parts of the names of parameters that are matrices in shape alone: each row of theirs is a thing of its own."""
 MUON_MOMENTUM = 0.95
 COEFFICIENTS, NUM_ITERATIONS, NORM_EPS = (3.4445, -4.7750, 2.0315), 5, 1e-7
-"""Of the Newton-Schulz iteration, Jordan's."""
+"""The constants of the Newton-Schulz iteration, Jordan's."""
 ADAMW_RMS = 0.2
 """Root mean square of an entry of AdamW's updates: Muon's are scaled to it, so that both take one learning rate."""
 GATHERED_ELEMENTS = 64 * 2**20

@@ -36,7 +36,7 @@ class Piece:
     whole_name: str
     parameter: nn.Parameter
     shape: tuple[int, ...]
-    """Of the whole parameter, or of the part that ranks with the same `shard` have of it."""
+    """The shape of the whole parameter, or of the part that ranks with the same `shard` have of it."""
     flat: Tensor
     """What the optimizer updates in its place; on a rank that keeps nothing of it, one that others keep it in."""
     start: int = 0
@@ -54,7 +54,7 @@ class Piece:
 
     @property
     def names_of_parts(self) -> list[str]:
-        """Of what all ranks have of the parameter."""
+        """The names of what all ranks have of the parameter."""
         return [self.whole_name] if self.shard is None else self.shard.names(self.whole_name)
 
     @property

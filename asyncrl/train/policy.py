@@ -29,7 +29,7 @@ class TrunkInput(Protocol):
     """What the layers of a model read besides the tokens."""
 
     kind: str
-    """Of the extras that it is made of."""
+    """The kind of the extras that it is made of."""
     keyword: str
     """The argument [B,T,...] by which the trunk hands it to its layers; [N,...] for the nodes of a tree."""
 

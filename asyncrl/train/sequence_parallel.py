@@ -30,7 +30,7 @@ class SequenceGroup:
     group: Any
     size: int
     rank: int
-    """Of this process within the group."""
+    """The rank of this process within the group."""
 
     def to_heads(self, x: Tensor) -> Tensor:
         """Return all tokens of this rank's heads [1,H/size,n*size,D] for this rank's tokens `x` [1,H,n,D]."""

@@ -126,9 +126,9 @@ class RunTotals:
     """Fresh ones. Each is also counted in `replayed_groups` as often as it was trained again."""
     replayed_groups: int = 0
     external_groups: int = 0
-    """Of other runs, beside the trained ones."""
+    """The groups of other runs, beside the trained ones."""
     completed_groups: int = 0
-    """Of the trained ones, those that an earlier success completed."""
+    """Those of the trained groups that an earlier success completed."""
     trained_tokens: int = 0
     lags: Counter[int] = field(default_factory=Counter)
     """Sampled tokens trained, by lag in versions."""

@@ -12,7 +12,7 @@ class StepSettings:
     """How a batch is cut and scored."""
 
     temperature: float
-    """Of the policy's distribution, as in the rollouts."""
+    """The temperature of the policy's distribution, as in the rollouts."""
     micro_batch_tokens: int
     num_minibatches: int
     """Optimizer steps a batch."""

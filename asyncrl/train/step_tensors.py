@@ -29,7 +29,8 @@ class StepTensors:
     """Named numbers over the whole batch. They are on the first rank; on the others rows are empty."""
 
     tensors: dict[str, Ragged] = field(default_factory=dict)
-    """Of the sampled tokens, by their `LossInputs` name, or that of `AdvantageBatch` where a loss has none."""
+    """The tensors of the sampled tokens, by their `LossInputs` name, or that of `AdvantageBatch` where a loss has
+    none."""
     rows: dict[str, Tensor] = field(default_factory=dict)
     """[B], or [B,K] by turn, by their `AdvantageBatch` name."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
@@ -37,11 +38,12 @@ class StepTensors:
     zero_advantage: frozenset[int] = frozenset()
     """Rows whose advantages are all 0; on every rank."""
     policy_logp: Ragged | None = None
-    """Of the policy at the start of the step, where it was computed; the proximal one may be another."""
+    """The log-probabilities of the policy at the start of the step, where it was computed; the proximal one may be
+    another."""
     trained: frozenset[int] | None = None
     """The rows that may enter the loss; None for all."""
     metrics: Metrics = field(default_factory=dict)
-    """Of parts, on the first rank."""
+    """The metrics of parts, on the first rank."""
     of_parts: dict[str, Any] = field(default_factory=dict)
     """What a part keeps of the batch between its calls, by its name; on every rank."""
 

@@ -42,7 +42,8 @@ MERGE_SIZE = 2
 """Patches, along each side, that become one token: it stands for 16 x 16 pixels."""
 MIN_PIXELS, MAX_PIXELS = 16 * 16, 256 * 256
 POSITION_STD = 0.5
-"""Of the vision tower's positions. At the usual 0.02 a patch says little of where it is, and to learn it takes long."""
+"""The standard deviation of the vision tower's positions. At the usual 0.02 a patch says little of where it is, and
+to learn it takes long."""
 
 CHAT_TEMPLATE = """\
 {%- macro words(content) %}

@@ -34,7 +34,7 @@ class Compared:
     """Another model, with whose distributions those of the trained one are compared."""
 
     name: str
-    """Of what the comparison gives."""
+    """The name of what the comparison gives."""
     states: Tensor
     """[M,H] the other model's hidden state before each sampled token, row by row."""
     compare: Compare

@@ -71,7 +71,7 @@ class Trainer:
         self.batches = Batches(config, engine, objective, source, self.callbacks, self.publication)
         self.controls = make_controls(config, objective)
         self.totals = RunTotals()
-        """Of the whole run, on rank 0."""
+        """The totals of the whole run, on rank 0."""
         self.settings = StepSettings.of(config)
         self._void: set[str] = set()
         """Environments that a warning has named."""

@@ -29,7 +29,7 @@ class ShortForm:
     path: str
     num_bytes: int
     base_checksum: str
-    """Of these weights."""
+    """The checksum of these weights."""
 
 
 @dataclass(frozen=True, slots=True)

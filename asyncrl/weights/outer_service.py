@@ -13,7 +13,7 @@ class Joined(NamedTuple):
     start: bool
     """Whether this member is to send its weights to begin with."""
     rounds: list[int]
-    """Of each fragment; -1 where there are no weights yet."""
+    """The rounds of each fragment; -1 where there are no weights yet."""
 
 
 class Sent(NamedTuple):

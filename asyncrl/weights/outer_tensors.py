@@ -18,7 +18,7 @@ from asyncrl.errors import InputError
 
 WHOLE_BITS = 32
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of a fragment's parameters, by name."""
+"""The shapes of a fragment's parameters, by name."""
 
 
 def encode(values: Mapping[str, np.ndarray], bits: int) -> tuple[bytes, dict[str, np.ndarray]]:

@@ -64,13 +64,13 @@ class Position:
 
     @property
     def epoch(self) -> int:
-        """Of the newest weights that were loaded; 0 without any of a run."""
+        """The epoch of the newest weights that were loaded; 0 without any of a run."""
         newest = self.file
         return newest.epoch if newest is not None else 0
 
     @property
     def checksum(self) -> str:
-        """Of those weights; "" without any."""
+        """The checksum of those weights; "" without any."""
         return self.file.checksum if self.file is not None else ""
 
     def missed(self) -> WeightFile | None:

@@ -39,7 +39,7 @@ class PublishReport:
     version: int
     num_bytes: int = 0
     short_bytes: dict[str, int] = field(default_factory=dict)
-    """Of its short forms, by their kinds."""
+    """The bytes of its short forms, by their kinds."""
     write_s: float = 0.0
     carry_s: float = 0.0
     """For bringing the file to engines that do not read it where it was written."""

@@ -15,7 +15,7 @@ from asyncrl.errors import InputError
 
 TOKEN = np.dtype("<i4")
 SLACK_BYTES = 1 << 22
-"""Of tokens that are kept before it is worth looking for what is in others."""
+"""The bytes of tokens that are kept before it is worth looking for what is in others."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,7 +61,7 @@ class SampledSequences:
 
     version: int
     ended: list[Sequence] = field(default_factory=list)
-    """Of requests that have ended."""
+    """The sequences of requests that have ended."""
     starts: dict[str, int] = field(default_factory=dict)
     """By the id of a request that began under an earlier version: how many tokens it had then."""
     _bytes: int = 0

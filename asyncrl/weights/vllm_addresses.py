@@ -23,7 +23,7 @@ class Address(NamedTuple):
     policy: str
     """"" for the run's own."""
     name: str
-    """Of the route, what follows the prefix."""
+    """The name of the route, what follows the prefix."""
 
 
 def address_of(path: str) -> Address | None:

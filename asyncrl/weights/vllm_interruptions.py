@@ -25,7 +25,7 @@ log = logging.getLogger("asyncrl.weights")
 
 
 class Interruptions(EngineHook):
-    """Of an engine that keeps the sequences which each version samples."""
+    """The interruptions of an engine that keeps the sequences which each version samples."""
 
     def __init__(self, policy: Served) -> None:
         super().__init__(policy)

@@ -21,12 +21,12 @@ from asyncrl.generation import GenerateRequest
 from asyncrl.http_checks import check_msgpack
 
 MAX_FRAME_BYTES = 256 * 2**20
-"""Of one answer, whatever was asked for."""
+"""The most bytes of one answer, whatever was asked for."""
 LEAST_FRAME_BYTES = 2**20
 BYTES_PER_TOKEN = 64
-"""Of an answer: id, log-probability and commitment, with room to spare."""
+"""The bytes of a token of an answer: id, log-probability and commitment, with room to spare."""
 MAX_CONTROL_BYTES = 256 * 2**20
-"""Of the answer to a control call."""
+"""The most bytes of the answer to a control call."""
 MAX_ERROR_BYTES = 64 * 2**10
 MAX_TOKEN_ID = 2**24
 """No vocabulary is larger."""

@@ -71,9 +71,9 @@ class EngineRouter:
             raise InputError("a router needs at least one engine")
         self._engines: dict[str, _Engine] = {}
         self._retiring: list[EngineClient] = []
-        """Of engines that get no new requests, and may still have running ones."""
+        """The clients of engines that get no new requests, and may still have running ones."""
         self._gone_busy_s = 0.0
-        """Of engines that are no longer here."""
+        """The busy seconds of engines that are no longer here."""
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._prober: asyncio.Task[None] | None = None
         self.newest = -1

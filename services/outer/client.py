@@ -19,11 +19,11 @@ from asyncrl.weights.outer_tensors import Shapes
 
 T = TypeVar("T")
 CALL_S = 120.0
-"""Of one call: a part of a body over a slow link, or an outer step of a large fragment."""
+"""The time limit of one call: a part of a body over a slow link, or an outer step of a large fragment."""
 RETRY_S = 10.0
 """How long a call is repeated while nobody answers, as while the service starts again."""
 TRIES = 3
-"""Of a body that comes damaged, or whose round goes while it is read."""
+"""The tries of a body that comes damaged, or whose round goes while it is read."""
 
 
 class OuterClient:
@@ -33,7 +33,7 @@ class OuterClient:
         self.config = config
         self.run, self.name = run, name
         self.sent_bytes = self.received_bytes = 0
-        """Of bodies."""
+        """The bytes that were sent of bodies."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="outer-client", daemon=True)
         self._thread.start()

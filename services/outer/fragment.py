@@ -36,7 +36,7 @@ log = logging.getLogger("asyncrl.outer")
 GLOBAL, MOMENTUM, UPDATE = "global.safetensors", "momentum.safetensors", "update.safetensors"
 ROUND = "round.json"
 KEPT_ROUNDS = 2
-"""Of the same weights: the newest, and those before while they are still being read."""
+"""The kept rounds of the same weights: the newest, and those before while they are still being read."""
 ACTIVE, LOST, LEFT, REPLACED = "active", "lost", "left", "replaced"
 """States of a member."""
 RESIDUAL = "residual/"

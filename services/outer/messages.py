@@ -9,7 +9,7 @@ from pydantic import Field
 from asyncrl.services.buffer.messages import MAX_WAIT_S, Call, Name, Whole
 
 PART_BYTES = 4 * 2**20
-"""Of one piece of a body: what a broken connection costs."""
+"""The bytes of one piece of a body: what a broken connection costs."""
 MAX_FRAGMENTS = 1024
 
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]

@@ -29,7 +29,7 @@ from asyncrl.services.outer.messages import Terms
 
 PAIRS = "pairs.json"
 Partners = dict[str, str]
-"""Of a round: the other run of a pair by run; "" of one that is alone."""
+"""The partners of a round: the other run of a pair by run; "" of one that is alone."""
 
 
 class PairFragment(Fragment):

@@ -28,7 +28,7 @@ from asyncrl.tls import client_context
 log = logging.getLogger(__name__)
 
 CALL_S = 10.0
-"""Of one attempt."""
+"""The time limit of one attempt."""
 RETRY_S = 10.0
 """How long a replica that does not answer is called again, as while it restarts. The buffer answers nobody then."""
 PAUSE_S = 0.1

@@ -10,7 +10,7 @@ from asyncrl.services.buffer.messages import Call
 from asyncrl.services.node.messages import Url
 
 PART_BYTES = 8 * 2**20
-"""Of one piece of a file."""
+"""The bytes of one piece of a file."""
 
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 FileName = Annotated[str, Field(pattern=r"^(ledger\.sqlite(-wal)?|[0-9]{8,19}\.body)$")]

@@ -14,7 +14,7 @@ from asyncrl.services.swarm.messages import MAX_GROUP_BYTES, MAX_GROUPS
 from asyncrl.train.swarm_pool import Arrived, Fetched
 
 CALL_S = 30.0
-"""Of one call over a slow link."""
+"""The time limit of one call over a slow link."""
 BATCH_BYTES = 4 * MAX_GROUP_BYTES
 
 

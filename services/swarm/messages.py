@@ -10,9 +10,9 @@ from asyncrl.algo.curation.swarm import MAX_GROUP_BYTES
 from asyncrl.services.buffer.messages import Call, Name, Whole
 
 MAX_GROUPS = 64
-"""Of one call."""
+"""The most groups of one call."""
 MAX_ANSWER_BYTES = 32 * 2**20
-"""Of the groups of one answer, beyond its first."""
+"""The most bytes of the groups of one answer, beyond its first."""
 
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Family = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]

@@ -15,7 +15,7 @@ from asyncrl.services.swarm.messages import MAX_ANSWER_BYTES, Fetch, Publish
 
 FILE = "swarm.sqlite"
 MAX_BYTES = 256 * 2**20
-"""Of all groups."""
+"""The most bytes of all groups."""
 MAX_OF_RUN = 1024
 """Groups of one run, so that none pushes out the others'."""
 MAX_RUNS = 256

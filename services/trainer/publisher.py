@@ -48,7 +48,7 @@ class SyncFilePublisher:
         self.rank = rank
         self._closed = threading.Event()
         self._left: list[EngineClient] = []
-        """Of engines that are gone; a publish that has begun may still be asking them."""
+        """The clients of engines that are gone; a publish that has begun may still be asking them."""
         self._following = threading.Lock()
         self._follower = threading.Thread(target=self._keep_following, name="members", daemon=True)
         if rank == 0:

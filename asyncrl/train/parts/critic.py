@@ -49,7 +49,7 @@ class CriticSettings:
 
     trunk: str
     learning_rate: float
-    """Of an own trunk; a shared one learns at the policy's rate."""
+    """The learning rate of an own trunk; a shared one learns at the policy's rate."""
     warmup_steps: int
     """First steps in which only the critic learns."""
     steps: int = 1

@@ -53,7 +53,7 @@ class ScoredVersions(PastVersions):
         self.scored_version = -1
         """The newest version whose engines were interrupted; equal on every rank."""
         self.metrics: dict[str, float] = {}
-        """Of the step in progress."""
+        """The metrics of the step in progress."""
         self._start_s = 0.0
         self._found: tuple[StepBatch, Ragged] | None = None
         """What `missing` has found of the batch that is about to be trained."""

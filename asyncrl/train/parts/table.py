@@ -30,7 +30,7 @@ class PartContext:
     model: str
     """The base model's folder or name."""
     arguments: TrainerArguments | None = None
-    """Of the trainer's process; None where a step is taken without one."""
+    """The arguments of the trainer's process; None where a step is taken without one."""
 
 
 class Part(NamedTuple):

@@ -228,7 +228,7 @@ class Schedule:
         """Bins of all steps."""
         self._epoch = -1
         self._order: list[int] = []
-        """Of the bins in the epoch that was drawn from last."""
+        """The order of the bins in the epoch that was drawn from last."""
 
     def rows(self, step: int) -> list[int]:
         """Return the rows of a step, counted from 0. The last step of whole epochs may have fewer."""

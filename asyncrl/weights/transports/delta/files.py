@@ -25,7 +25,7 @@ from asyncrl.machine import usable_cpus
 from asyncrl.weights.files import ShortForm
 
 PART_BYTES = 32 * 2**20
-"""Of the new file that are compared and compressed at once."""
+"""The bytes of the new file that are compared and compressed at once."""
 WORTH_IT = 0.5
 """A delta above this share of the file's bytes is not kept: it would save less than it costs."""
 THREADS = min(16, usable_cpus())

@@ -42,7 +42,7 @@ class LentMemory:
     metadata: bytes
     """NIXL's, of the agent that lends them: its addresses, and the keys to its memory."""
     address: int
-    """Of the first byte, in that process."""
+    """The address of the first byte, in that process."""
     num_bytes: int
     same_machine: bool
     """Whether all that take part are on one machine, so that nothing needs to listen on its network."""
