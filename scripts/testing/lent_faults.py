@@ -31,6 +31,8 @@ LATE_S = 10.0
 """After the end of a fault, a death may still be due to it."""
 SERVED_BY = {"vllm": "engine", "trainer rank": "trainer"}
 """The process that the launcher restarts when an inner one hangs."""
+ANSWERED_FOR = ("engine",)
+"""Roles whose inner process answers requests and probes without them: to suspend them hangs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,14 @@ class LendingMonkey(Monkey):
         hasty = [
             death["name"] for death in deaths if not any(_explains(one, death, limit_s) for one in self.lent)
         ]
-        long = [one for one in self.lent if one.kind == "SIGSTOP" and one.seconds > limit_s]
+        long = [
+            one
+            for one in self.lent
+            if one.kind == "SIGSTOP"
+            and one.role not in ANSWERED_FOR
+            # A run may end before what was suspended would have come back.
+            and min(one.seconds, one.ended_s - one.began_s) > limit_s
+        ]
         left = [one.role for one in long if not any(_explains(one, death, limit_s) for death in deaths)]
         return hasty, left
 

@@ -98,10 +98,12 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     [
         (("SIGSTOP", "engine", 90.0), [("engine-0", 1061.0)], ([], [])),
         (("SIGSTOP", "vllm", 90.0), [("engine-0", 1061.0)], ([], [])),
-        (("SIGSTOP", "engine", 90.0), [], ([], ["engine"])),
+        (("SIGSTOP", "env", 90.0), [], ([], ["env"])),
+        # vLLM's own process answers meanwhile.
+        (("SIGSTOP", "engine", 90.0), [], ([], [])),
         (("SIGSTOP", "engine", 30.0), [("engine-0", 1020.0)], (["engine-0"], [])),
         (("SIGSTOP", "engine", 90.0), [("buffer", 1061.0), ("engine-0", 1061.0)], (["buffer"], [])),
-        (("SIGSTOP", "engine", 90.0), [("engine-0", 1200.0)], (["engine-0"], ["engine"])),
+        (("SIGSTOP", "env", 90.0), [("env-0", 1200.0)], (["env-0"], ["env"])),
         (("EMFILE", "engine", 8.0), [], ([], [])),
     ],
 )
@@ -114,6 +116,13 @@ def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_alone(
     monkey.roles = types.SimpleNamespace(folder=tmp_path)
     monkey.lent = [Lent(*fault, began_s=1000.0, ended_s=1000.0 + fault[2])]
     assert monkey.killed(60.0) == expected
+
+
+def test_what_was_suspended_when_the_run_ended_need_not_have_been_restarted(tmp_path):
+    monkey = LendingMonkey.__new__(LendingMonkey)
+    monkey.roles = types.SimpleNamespace(folder=tmp_path)
+    monkey.lent = [Lent("SIGSTOP", "rollout", 90.0, began_s=1000.0, ended_s=1020.0)]
+    assert monkey.killed(60.0) == ([], [])
 
 
 CLOCK = """
