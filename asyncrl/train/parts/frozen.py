@@ -21,7 +21,39 @@ from asyncrl.train.token_scores import Head, Projection
 from asyncrl.train.whole_batch import whole_batch
 
 
-class FrozenPolicy:
+class ReadPolicy:
+    """A policy whose log-probabilities are read, whatever its weights lie in."""
+
+    def outputs(
+        self,
+        engine: TrainEngine,
+        token_ids: Tensor,
+        mask: Tensor,
+        temperature: float,
+        want: tuple[str, ...],
+        extras: Extras = NO_EXTRAS,
+    ) -> dict[str, Tensor]:
+        """Return what `PolicyModel.forward` does."""
+        raise NotImplementedError
+
+    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
+        """Return on the first rank the log-probabilities of the sampled tokens, and give up the device. A
+        collective."""
+
+        def forward(rows: Rows) -> dict[str, Tensor]:
+            # Another policy than the one that sampled: it does not follow what that one did.
+            extras = shown_to_all(rows.extras)
+            return self.outputs(engine, rows.token_ids, rows.mask, settings.temperature, (), extras)
+
+        logp = whole_batch(engine, batch, settings, forward, ("logp",))["logp"]
+        self.release_device()
+        return logp
+
+    def release_device(self) -> None:
+        """Move what was on the device for a pass alone back to host memory."""
+
+
+class FrozenPolicy(ReadPolicy):
     """A policy with fixed weights, or refreshed from the trained one every `refresh_every` steps.
 
     With `offload` its weights are kept in host memory and moved to the device for each pass.
@@ -56,10 +88,6 @@ class FrozenPolicy:
         states = self.outputs(engine, token_ids, mask, 1.0, ("states",), extras)["states"]
         return states, self.model.model.lm_head.forward.logits
 
-    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
-        """Return on the first rank the log-probabilities of the sampled tokens. A collective."""
-        return read_logp(self, engine, batch, settings)
-
     def release_device(self) -> None:
         """Move an offloaded model back to host memory. Call after the step's passes."""
         if self.offload:
@@ -83,7 +111,7 @@ class FrozenPolicy:
             self.model.load_state_dict(state["weights"])
 
 
-class DividedPolicy:
+class DividedPolicy(ReadPolicy):
     """A policy with fixed weights that are spread over the ranks, as those of the trained one. Used as `FrozenPolicy`
     is."""
 
@@ -119,15 +147,8 @@ class DividedPolicy:
             self.projection = lm_head(states[:0], lambda *_: lm_head.forward.copy())
         return states, self.projection.logits
 
-    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
-        """Return on the first rank the log-probabilities of the sampled tokens. A collective."""
-        return read_logp(self, engine, batch, settings)
 
-    def release_device(self) -> None:
-        """Do nothing: a rank has its share alone."""
-
-
-class BasePolicy:
+class BasePolicy(ReadPolicy):
     """The trained policy with its adapter off: a reference that needs no copy. Used as `FrozenPolicy` is."""
 
     def outputs(
@@ -142,31 +163,6 @@ class BasePolicy:
         """Return what `PolicyModel.forward` does, of the base model. Without gradient; a collective under ZeRO-3."""
         with torch.no_grad(), adapter_off(engine.engine.module.model):
             return engine.outputs(token_ids, mask, temperature, want, extras=extras)
-
-    def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
-        """Return on the first rank the log-probabilities of the sampled tokens. A collective."""
-        return read_logp(self, engine, batch, settings)
-
-    def release_device(self) -> None:
-        """Do nothing: it has no weights of its own."""
-
-
-def read_logp(
-    policy: FrozenPolicy | DividedPolicy | BasePolicy,
-    engine: TrainEngine,
-    batch: StepBatch,
-    settings: StepSettings,
-) -> Ragged:
-    """Return what `FrozenPolicy.logp` does; the policy then gives up the device."""
-
-    def forward(rows: Rows) -> dict[str, Tensor]:
-        # Another policy than the one that sampled: it does not follow what that one did.
-        extras = shown_to_all(rows.extras)
-        return policy.outputs(engine, rows.token_ids, rows.mask, settings.temperature, (), extras)
-
-    logp = whole_batch(engine, batch, settings, forward, ("logp",))["logp"]
-    policy.release_device()
-    return logp
 
 
 def score(model: PolicyModel, engine: TrainEngine, rows: Rows, temperature: float) -> dict[str, Tensor]:

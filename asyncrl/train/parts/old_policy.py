@@ -9,7 +9,7 @@ process: on other hardware, while the batch is still being sampled, and without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ import torch
 from asyncrl.errors import ConfigError
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.parts.old_policy_model import Row
-from asyncrl.train.parts.snapshots import PastVersions
+from asyncrl.train.parts.snapshots import KeptVersions
 from asyncrl.train.ragged import Ragged
 from asyncrl.train.step_batch import StepBatch
 from asyncrl.train.step_settings import StepSettings
@@ -33,7 +33,7 @@ class OldPolicyService(Protocol):
     def score(self, rows: Sequence[Row]) -> list[np.ndarray]: ...
 
 
-class OldPolicies(PastVersions):
+class OldPolicies(KeptVersions):
     """The trainer's side, used as `Snapshots` is: it leaves each version in a file and asks the process for numbers.
 
     keep: versions before the current one that a batch may hold tokens of.
@@ -62,16 +62,6 @@ class OldPolicies(PastVersions):
                 pass
         # Tokens of this version may come as soon as it is published.
         engine.barrier()
-
-    def before_run(self, engine: TrainEngine, version: int) -> None:
-        """See `StepPart`."""
-        if version not in self.versions:
-            self.remember(engine, version)
-
-    def after_step(self, engine: TrainEngine, version: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """See `StepPart`."""
-        self.remember(engine, version)
-        return {}
 
     def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
         """Return on the first rank the log-probabilities of the sampled tokens, each under its own version.

@@ -6,7 +6,7 @@ Three ways give the same numbers: copies of the weights here (`Snapshots`), a pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -44,13 +44,18 @@ class PastVersions(StepPart):
         raise NotImplementedError
 
 
-class Snapshots(PastVersions):
-    """Weights of the last `keep` versions, in host memory, and one model to load them into."""
+class KeptVersions(PastVersions):
+    """Keeps the weights of each version that the policy comes to."""
 
-    def __init__(self, model: PolicyModel, keep: int) -> None:
-        self.model = model
-        self.keep = keep
-        self.versions: dict[int, list[Tensor]] = {}
+    @property
+    def versions(self) -> Collection[int]:
+        """Those that are kept."""
+        raise NotImplementedError
+
+    def remember(self, engine: TrainEngine, version: int) -> None:
+        """Keep the current weights as `version`; drop versions that no token of a batch can carry any more. A
+        collective."""
+        raise NotImplementedError
 
     def before_run(self, engine: TrainEngine, version: int) -> None:
         """See `StepPart`."""
@@ -61,6 +66,20 @@ class Snapshots(PastVersions):
         """See `StepPart`."""
         self.remember(engine, version)
         return {}
+
+
+class Snapshots(KeptVersions):
+    """Weights of the last `keep` versions, in host memory, and one model to load them into."""
+
+    def __init__(self, model: PolicyModel, keep: int) -> None:
+        self.model = model
+        self.keep = keep
+        self._weights: dict[int, list[Tensor]] = {}
+
+    @property
+    def versions(self) -> Collection[int]:
+        """See `KeptVersions`."""
+        return self._weights.keys()
 
     def logp(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Ragged:
         """See `PastVersions`."""
@@ -75,9 +94,9 @@ class Snapshots(PastVersions):
         """Keep the current weights as `version`; drop versions that no token of a batch can carry any more."""
         if not self.keep:
             return
-        self.versions[version] = [tensor.cpu().clone() for _, tensor in engine.weights()]
+        self._weights[version] = [tensor.cpu().clone() for _, tensor in engine.weights()]
         for old in [v for v in self.versions if v <= version - self.keep - 1]:
-            del self.versions[old]
+            del self._weights[old]
 
     @torch.no_grad()
     def load(self, version: int) -> PolicyModel:
@@ -87,15 +106,15 @@ class Snapshots(PastVersions):
                 f"algo.proximal.name: 'snapshot' needs the weights of version {version}; kept: "
                 f"{', '.join(map(str, sorted(self.versions))) or 'none'}"
             )
-        for (_, parameter), tensor in zip(published(self.model.model), self.versions[version], strict=True):
+        for (_, parameter), tensor in zip(published(self.model.model), self._weights[version], strict=True):
             parameter.copy_(tensor)
         return self.model
 
     def state_dict(self) -> dict[str, Any]:
-        return {"versions": self.versions}
+        return {"versions": self._weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.versions = dict(state["versions"])
+        self._weights = dict(state["versions"])
 
 
 def put_version_logp(

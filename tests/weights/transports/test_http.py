@@ -1,7 +1,6 @@
 """Weights over HTTP without a common folder: each byte from the trainer once, then from engine to engine."""
 
 import asyncio
-import contextlib
 import http.client
 import logging
 import socket
@@ -34,20 +33,6 @@ PATIENT_S = 200.0
 """Where no source hangs, however busy the machine is."""
 REQUESTS = 0.3
 """Share of the bytes that requests, their headers and pieces on the way may take in these small files."""
-
-
-@pytest.fixture
-def started(tmp_path):
-    """Starts engines by name."""
-    with contextlib.ExitStack() as stack:
-
-        def start(*names):
-            engines = [weight_engines.LoadingEngine(tmp_path / name) for name in names]
-            for engine in engines:
-                stack.callback(engine.close)
-            return engines
-
-        yield start
 
 
 def run(scenario, carrier, urls):

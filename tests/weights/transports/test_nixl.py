@@ -1,7 +1,6 @@
 """Weights by NIXL: engines read what the trainer lends, each only what it lacks, and a failure ends in its reason."""
 
 import asyncio
-import contextlib
 import importlib.util
 import os
 import signal
@@ -39,19 +38,6 @@ lent = agent.lend({"whole": sys.argv[1]})["whole"]
 print(lent.metadata.hex(), lent.address, lent.num_bytes, flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def started(tmp_path):
-    with contextlib.ExitStack() as stack:
-
-        def start(*names):
-            engines = [weight_engines.LoadingEngine(tmp_path / name) for name in names]
-            for engine in engines:
-                stack.callback(engine.close)
-            return engines
-
-        yield start
 
 
 def numbers(version):
