@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -137,7 +137,7 @@ class PolicyModel(nn.Module):
         if "states" in want:
             found["states"] = run.of_all(run.states)
         for name in self.heads:
-            reader: Any = self.get_submodule(name)
+            reader = cast(TrunkHead, self.get_submodule(name))
             found |= reader.read(want, run.hidden, run.tree, target)
         return found
 

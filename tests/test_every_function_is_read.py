@@ -1,14 +1,17 @@
-"""Every function of `asyncrl/algo` is reached from the product: none is there for its tests alone."""
+"""Every function of the product is reached from a command, a service or a file of settings."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-ALGO = ROOT / "asyncrl" / "algo"
-PRODUCT = ("asyncrl", "services", "envs", "recipes")
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("asyncrl", "services", "envs")
+BESIDE = ("recipes", "scripts")
+"""What reads the product without being a part of it."""
+SETTINGS = {".toml", ".json", ".sh"}
 
 
 def names(*nodes: ast.AST) -> set[str]:
@@ -24,15 +27,15 @@ def names(*nodes: ast.AST) -> set[str]:
     return found
 
 
-def unread(algo: dict[Path, ast.Module], elsewhere: set[str]) -> set[str]:
-    """The functions and classes of `algo` that no name outside of them leads to; a class with its methods is one."""
+def unread(product: dict[Path, ast.Module], elsewhere: set[str]) -> set[str]:
+    """The functions and classes of `product` that no name outside of them leads to; a class with its methods is one."""
     found: dict[str, set[str]] = {}
     read = set(elsewhere)
-    for module in algo.values():
+    for module in product.values():
         for node in module.body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.setdefault(node.name, set()).update(names(node) - {node.name})
-                if node.decorator_list:  # a formula is found by its mark, not by its name
+                if node.decorator_list:  # a formula or a route is found by its mark, not by its name
                     read.add(node.name)
             elif not isinstance(node, ast.Import | ast.ImportFrom):
                 read |= names(node)
@@ -42,15 +45,26 @@ def unread(algo: dict[Path, ast.Module], elsewhere: set[str]) -> set[str]:
     return found.keys() - read
 
 
-def test_every_function_of_the_algorithms_is_reached_from_the_product() -> None:
-    algo = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ALGO.rglob("*.py"))}
-    elsewhere: set[str] = set()
-    for path in (path for folder in PRODUCT for path in (ROOT / folder).rglob("*")):
-        if path.suffix == ".toml":
+def files(*folders: str) -> Iterator[Path]:
+    """The files of these folders, each by one name."""
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.resolve() == path:
+                yield path
+
+
+def modules(*folders: str) -> dict[Path, ast.Module]:
+    return {p: ast.parse(p.read_text(encoding="utf-8")) for p in files(*folders) if p.suffix == ".py"}
+
+
+def test_every_function_of_the_product_is_reached() -> None:
+    elsewhere = names(*modules(*BESIDE).values())
+    for path in (*files(*PRODUCT, *BESIDE), ROOT / "pyproject.toml"):
+        if path.suffix in SETTINGS:
             elsewhere |= set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
-        elif path.suffix == ".py" and path not in algo:
-            elsewhere |= names(ast.parse(path.read_text(encoding="utf-8")))
-    assert sorted(unread(algo, elsewhere)) == []
+    product = modules(*PRODUCT)
+    assert len(product) > 500
+    assert sorted(unread(product, elsewhere)) == []
 
 
 def test_a_function_that_only_an_unread_one_calls_is_unread_as_well() -> None:
