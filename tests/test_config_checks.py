@@ -10,7 +10,7 @@ from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective, check_policy_objectives
 from asyncrl.errors import ConfigError
-from asyncrl.launch.check import check_recipe
+from asyncrl.launch.checks.check import check_recipe
 
 TEACHER = {"path": "teacher"}
 

@@ -41,11 +41,11 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.config import load_config
-    from asyncrl.launch.check import check_evaluation
-    from asyncrl.launch.evaluate import play_tasks
-    from asyncrl.launch.samples import FirstSamples, chosen_rows
-    from asyncrl.launch.supervised import start_model
-    from asyncrl.launch.tasks import has_rows, rows_of, tasks_of
+    from asyncrl.launch.checks.check import check_evaluation
+    from asyncrl.launch.evaluation.evaluate import play_tasks
+    from asyncrl.launch.models.supervised import start_model
+    from asyncrl.launch.reports.samples import FirstSamples, chosen_rows
+    from asyncrl.launch.tasks.tasks import has_rows, rows_of, tasks_of
 
     for option, value in (("--rows", args.rows), ("--samples", args.samples)):
         if value < 1:

@@ -130,9 +130,9 @@ MODULES = (
     "asyncrl.commands.train",
     "asyncrl.env.check",
     "asyncrl.envs.gridworld.env",
-    "asyncrl.launch.check",
-    "asyncrl.launch.evaluate",
-    "asyncrl.launch.slurm",
+    "asyncrl.launch.checks.check",
+    "asyncrl.launch.evaluation.evaluate",
+    "asyncrl.launch.machines.slurm",
     "asyncrl.launch.train",
     "asyncrl.plan.machine",
     "asyncrl.plan.refuse",
@@ -144,9 +144,9 @@ MODULES = (
     "asyncrl.services.old_policy.service",
     "asyncrl.services.rollout.service",
     "asyncrl.services.trainer.service",
-    "asyncrl.train.poison",
-    "asyncrl.train.sampled_check",
-    "asyncrl.train.sft",
+    "asyncrl.train.features.poison",
+    "asyncrl.train.features.sampled_check",
+    "asyncrl.train.supervised.sft",
     "asyncrl.weights.transports.collective.engine",
     "asyncrl.weights.transports.delta.engine",
     "asyncrl.weights.transports.http.engine",
@@ -421,7 +421,7 @@ def prepare_commands(modules: Sequence[str]) -> None:
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     # That of the tests' models, which transformers remembers; vLLM asks for it, too.
-    _compile_jinja_template(sys.modules["asyncrl.train.tiny_model"].CHAT_TEMPLATE)
+    _compile_jinja_template(sys.modules["asyncrl.train.models.tiny_model"].CHAT_TEMPLATE)
 
 
 def leave_out_reports() -> None:

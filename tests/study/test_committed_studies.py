@@ -10,7 +10,7 @@ import pytest
 from asyncrl.env.registry import load_env
 from asyncrl.study.runner import check_study
 from asyncrl.study.study_file import read_study, study_run
-from asyncrl.train.demonstrations import demonstrations
+from asyncrl.train.supervised.demonstrations import demonstrations
 
 STUDIES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.toml"))
 
