@@ -27,6 +27,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import typing
 from collections.abc import Sequence
@@ -182,8 +183,10 @@ class ForkServer:
 
     def __init__(self, socket_path: str, libraries: Sequence[str], modules: Sequence[str]) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(socket_path)
+        # Whoever sees the socket can connect to it.
+        self.listener.bind(f"{socket_path}.new")
         self.listener.listen(BACKLOG)
+        os.rename(f"{socket_path}.new", socket_path)
         self.libraries, self.modules = libraries, modules
         self.imported = False
         self.forkers: dict[str, socket.socket] = {}
@@ -470,10 +473,12 @@ def start_fork_server(
     folder: Path, libraries: Sequence[str] = LIBRARIES, modules: Sequence[str] = MODULES
 ) -> subprocess.Popen[bytes]:
     """Start a server whose socket and log are in `folder`, which must be this user's alone, and have all processes that
-    this one starts know of it. It ends with this process."""
-    os.environ[FORK_SERVER] = str(folder / "fork-server")
+    this one starts know of it. It ends with this process. Returns when it listens. Raises `RuntimeError` with its log
+    where it ends before."""
+    place = folder / "fork-server"
+    os.environ[FORK_SERVER] = str(place)
     with open(folder / "fork-server.log", "wb") as log:
-        return subprocess.Popen(
+        server = subprocess.Popen(
             [
                 sys.executable,
                 "-P",
@@ -490,6 +495,11 @@ def start_fork_server(
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+    while not place.exists():
+        if server.poll() is not None:
+            raise RuntimeError(f"the fork server ended: {(folder / 'fork-server.log').read_text()}")
+        time.sleep(0.01)
+    return server
 
 
 if __name__ == "__main__":
