@@ -47,8 +47,8 @@ from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.launch.roles.roles import PolicyRoles, Roles
 from asyncrl.launch.roles.scaling import Scaler
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
+from asyncrl.launch.tasks.data_rows import has_rows, rows_of
 from asyncrl.launch.tasks.plans import Plan, plan_tasks
-from asyncrl.launch.tasks.tasks import has_rows, rows_of
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.progress import clear_line, elapsing, progress

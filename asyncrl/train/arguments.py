@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from asyncrl.credentials import Credentials
+
+if TYPE_CHECKING:
+    from asyncrl.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +36,7 @@ class TrainerArguments:
     """For an exploiter, its limit of versions; 0 for every other policy."""
     machines: int = 1
     """Over which the ranks are spread."""
+
+    def num_ranks(self, config: Config) -> int:
+        """Return how many ranks the trainer has been started with."""
+        return config.train.ranks_each * self.machines

@@ -4,20 +4,20 @@ import pytest
 from transformers import LlamaConfig
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.engine.sequence_parallel import check_heads
-from asyncrl.train.models import sequence_group
+from asyncrl.train.engine import sequence_parallel
+from asyncrl.train.models import prefix_tree
 
 
 def test_heads_that_cannot_be_dealt_to_the_ranks_are_refused_by_name():
     config = LlamaConfig(hidden_size=48, num_attention_heads=6, num_key_value_heads=1)
-    check_heads(config, 3)
+    sequence_parallel.check_heads(config, 3)
     with pytest.raises(ConfigError, match=r"must divide the model's num_attention_heads=6, got 4"):
-        check_heads(config, 4)
+        sequence_parallel.check_heads(config, 4)
 
 
 def test_ranks_that_cannot_be_grouped_are_refused():
     with pytest.raises(
         ConfigError, match=r"train\.sequence_parallel: must divide the number of ranks, got 3 for 1"
     ):
-        sequence_group.use(3)
-    assert sequence_group.current() is None
+        sequence_parallel.use(3)
+    assert prefix_tree.together() is None

@@ -15,8 +15,9 @@ from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
-from asyncrl.config_checks import check_objective, check_policy_objectives
+from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
+from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.conflicts.curriculum import check_curriculum
 from asyncrl.env.config_check import (
     check_environment,
@@ -35,8 +36,9 @@ from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.machines.spread import check_machines, check_one_machine
 from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
+from asyncrl.launch.tasks.data_rows import has_rows
 from asyncrl.launch.tasks.task_pool import pool_of
-from asyncrl.launch.tasks.tasks import has_rows, tasks_of
+from asyncrl.launch.tasks.tasks import tasks_of
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved

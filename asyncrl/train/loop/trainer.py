@@ -27,7 +27,6 @@ from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.batches import STOP_LOOK_S, Batches, BatchSource
 from asyncrl.train.loop.callbacks import TrainerCallback, load_states, states
-from asyncrl.train.loop.left_out import leave_out
 from asyncrl.train.loop.publication import Publication, Publisher
 from asyncrl.train.loop.step_record import RunTotals, StepRecord, StepTimes
 from asyncrl.train.loop.voids import void_warnings
@@ -165,7 +164,7 @@ class Trainer:
         return streamed, self.batches.gather(streamed, times)
 
     def _train(self, batch: StepBatch, streamed: StreamedStep | None) -> StepReport:
-        """Take the step that was streamed or, where that cannot be, the whole batch's; then judge it."""
+        """Take the step that was streamed or, where that cannot be, the whole batch's; callbacks learn from it."""
         report = streamed.finish(batch) if streamed is not None else None
         if report is None:
             trained = batch
@@ -185,9 +184,10 @@ class Trainer:
 
     def _leave_out(self, batch: StepBatch, found: dict[int, str]) -> None:
         """Take groups that are not finite out of the batch. Raises `StopError` where the recipe says so."""
+        from asyncrl.train.loop.left_out import leave_out
+
         engines = {"policy": self.engine, **self.auxiliary.trained_engines}
-        stop = self.config.train.on_poison == "stop"
-        leave_out(batch, found, engines, self.state_dict(), self.callbacks, self.source, stop)
+        leave_out(batch, found, engines, self.state_dict(), self.callbacks, self.source, self.config.train)
 
     def _after_step(self, batch: StepBatch, report: StepReport, waiting: bool = False) -> None:
         """Let callbacks learn from the step, and go back to an earlier policy as they say. A collective.
@@ -230,7 +230,7 @@ class Trainer:
         """Return the learning rate of the step that starts at `version`."""
         rate = scheduled_rate(self.config.train, version)
         for one in self.callbacks:
-            rate *= one.rate_scale
+            rate *= one.rate_factor
         return rate
 
     def _wait_for_publication(self) -> None:

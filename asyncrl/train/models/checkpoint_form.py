@@ -1,7 +1,7 @@
 """A model's tensors under the names and in the shapes of its checkpoint, which vLLM and transformers load.
 
-transformers keeps the experts of a layer fused in one parameter, while checkpoints and vLLM's loaders name each
-expert's weights; other families rename parameters. transformers undoes that when it saves a model, and here for one
+transformers keeps some weights of a layer fused in one parameter, while checkpoints and vLLM's loaders name each by
+itself; other families rename parameters. transformers undoes that when it saves a model, and here for one
 parameter at a time.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -49,6 +50,15 @@ class VersionForm:
         gathered: makes parameters whole while it is open, as ZeRO-3 needs.
         """
         return iter(())
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether a tensor is one of the whole model's, and not one that a version has beside it."""
+        return True
+
+    def write_beside(
+        self, model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_model: str
+    ) -> None:
+        """Write what a version has beside the whole model into the folder of a policy. tensors: there are some."""
 
 
 WHOLE = VersionForm()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from transformers import AttentionInterface
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.models.sequence_group import SequenceGroup, current
 
 NAME = "asyncrl_prefix_tree"
 """The name under which the attention is registered with transformers."""
@@ -47,6 +46,32 @@ PROBE_ERROR_RATIO = 0.1
 
 Error: the distance of the hidden states from those of the plain rows. With tree attention only rounding should remain;
 without it the nodes are read as one long row, which is wrong."""
+
+
+class RowsTogether(Protocol):
+    """Ranks that compute the same rows together, each a part of the tokens."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process among them."""
+        ...
+
+    def to_heads(self, x: Tensor) -> Tensor:
+        """Return all tokens of this rank's heads [1,H/size,n*size,D] for this rank's tokens `x` [1,H,n,D]."""
+        ...
+
+    def to_tokens(self, x: Tensor) -> Tensor:
+        """Return all heads of this rank's tokens [1,n,H,D] for this rank's heads of all tokens `x` [1,n*size,h,D]."""
+        ...
+
+    def join(self, part: Tensor, mine: Tensor) -> Tensor:
+        """Return values [N] or [N,H] of which each rank has those where its `mine` [N] holds, on all of them."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +97,7 @@ class PrefixTree:
     """[N] int64: an index into the concatenated, flat buckets of each node."""
     sources: Tensor
     """[N] int64: a flat index b * T + t of each node in the rows that the tree was made of."""
-    group: SequenceGroup | None = None
+    group: RowsTogether | None = None
     """The ranks that compute the tree together; None where this one does alone."""
     masks: dict[int | None, BlockMask] = field(default_factory=dict, compare=False)
     """FlexAttention's masks by window, made when they are first needed."""
@@ -100,12 +125,27 @@ class PrefixTree:
         return self.masks[window]
 
 
+_group: RowsTogether | None = None
+"""The ranks that compute the same rows together; None where each rank computes rows of its own."""
+
+
+def compute_together(group: RowsTogether | None) -> None:
+    """From now on divide each tree among the ranks of a group; None leaves whole trees to each rank."""
+    global _group
+    _group = group
+
+
+def together() -> RowsTogether | None:
+    """Return the group among which trees are divided."""
+    return _group
+
+
 TENSORS = ("token_ids", "depths", "parents", "ends", "rows", "places", "sources")
 
 
 def without_trees(model: Any) -> None:
     """Raise `ConfigError` where ranks compute rows together, which takes a tree, and `model` knows none."""
-    if current() is not None:
+    if _group is not None:
         raise ConfigError(
             f"train.sequence_parallel: must be 1 for {type(model).__name__}, whose attention cannot be "
             "computed over packed rows"
@@ -121,7 +161,7 @@ def tree_of(token_ids: Tensor, mask: Tensor, read: Sequence[Tensor] = ()) -> Pre
     lengths = np.where(sampled.any(1), sampled.shape[1] - sampled[:, ::-1].argmax(1), 1)
     known = np.concatenate([one.flatten(2).cpu().numpy() for one in read], -1) if read else None
     tree = build_tree(token_ids.cpu().numpy(), lengths, known).to(token_ids.device)
-    return replace(tree, group=current())
+    return replace(tree, group=_group)
 
 
 def build_tree(token_ids: np.ndarray, lengths: np.ndarray, more: np.ndarray | None = None) -> PrefixTree:
