@@ -291,6 +291,8 @@ def _config(args: argparse.Namespace) -> Config:
             _no_run(args.folder)
         return load_config(path)
     if args.recipe:
-        return load_config(args.recipe)
+        from asyncrl.launch.models.local_models import with_local_models
+
+        return with_local_models(load_config(args.recipe))
     model = args.model or args.checkpoint or "none"
     return Config.model_validate({"model": {"path": model}, "env": {"name": "gridworld"}})

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.config import load_config
     from asyncrl.launch.checks.check import check_evaluation
     from asyncrl.launch.evaluation.evaluate import play_tasks
+    from asyncrl.launch.models.local_models import with_local_models
     from asyncrl.launch.models.supervised import start_model
     from asyncrl.launch.reports.samples import FirstSamples, chosen_rows
     from asyncrl.launch.tasks.data_rows import has_rows, rows_of
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"try: {option} must be at least 1, got {value}")
     end_like_interrupted()
     split = "heldout" if args.heldout else "train"
-    config = load_config(args.recipe, args.overrides)
+    config = with_local_models(load_config(args.recipe, args.overrides))
     for line in check_evaluation(config, split, "model.path"):
         print(line, file=sys.stderr)
     tasks = chosen_rows(tasks_of(config, split), args.rows)
