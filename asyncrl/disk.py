@@ -1,5 +1,8 @@
 """Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help. And
-what puts written files on them."""
+what puts written files on them.
+
+What a process ran out of, a disk or something else, is its exit code, too: its log may be on the disk that is full, and
+say nothing of it."""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import StorageError
@@ -19,9 +23,51 @@ _NUMBER = re.compile(r"\bos error (\d+)\)")
 """How Rust libraries (safetensors, tokenizers) format a system error."""
 
 
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """One thing that can run out. code: the exit code of a process that died of it."""
+
+    code: int
+    cause: str
+    said: re.Pattern[str]
+    """What an error in a log says that names it."""
+
+
+DISK = Exhausted(
+    4,
+    "a disk that it writes to is full, read-only or over quota (ENOSPC, EROFS, EDQUOT)",
+    re.compile(
+        r"No space left|Read-only file system|quota exceeded|disk is full|Errno (?:28|30|122)\b",
+        re.IGNORECASE,
+    ),
+)
+FILES = Exhausted(
+    5,
+    "too many files are open (EMFILE, ENFILE); raise ulimit -n",
+    re.compile(r"Too many open files|too many files are open|Errno 2[34]\b", re.IGNORECASE),
+)
+MEMORY = Exhausted(
+    6,
+    "out of memory (ENOMEM)",
+    re.compile(r"MemoryError|out of memory|cannot allocate memory|Errno 12\b", re.IGNORECASE),
+)
+FILE_SIZE = Exhausted(
+    7,
+    "a file may not grow as far as it would have (EFBIG); raise ulimit -f",
+    re.compile(r"File too large|Errno 27\b", re.IGNORECASE),
+)
+_BY_ERRNO = {
+    errno.EMFILE: FILES,
+    errno.ENFILE: FILES,
+    errno.ENOMEM: MEMORY,
+    errno.EFBIG: FILE_SIZE,
+}
+BY_CODE = {one.code: one for one in (DISK, FILES, MEMORY, FILE_SIZE)}
+
+
 def disk_problem(error: BaseException) -> str:
     """Return why a disk refused a write, read from the error, its causes or its group's members; "" if none did."""
-    for one in _related(error):
+    for one in related(error):
         number = one.errno if isinstance(one, OSError) else None
         if number is None and (found := _NUMBER.search(str(one))):
             number = int(found[1])
@@ -42,7 +88,8 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _related(error: BaseException) -> Iterator[BaseException]:
+def related(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its causes and the members of its group."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -63,3 +110,21 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def exhausted(error: BaseException) -> Exhausted | None:
+    """Return what an error, one of its causes or a member of its group says has run out; None if none does."""
+    if disk_problem(error):
+        return DISK
+    for one in related(error):
+        if isinstance(one, MemoryError):
+            return MEMORY
+        if isinstance(one, OSError) and one.errno in _BY_ERRNO:
+            return _BY_ERRNO[one.errno]
+    return None
+
+
+def cause_of(code: int, error: str) -> str:
+    """Return why a process died: the error in its log, unless its exit code says what that could not be written for."""
+    known = BY_CODE.get(code)
+    return error if known is None or known.said.search(error) else known.cause

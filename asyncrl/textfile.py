@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import tomllib
 import zlib
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 SUFFIXES = (".gz", ".zst")
 BLANK = b" \t\r\n"
 """What JSON allows between values; a line of nothing else is skipped."""
+MOST_LAYERS = 3
+"""How often a file may be compressed: what is compressed on its way is compressed again by whoever keeps it."""
+POINTER = b"version https://git-lfs.github.com/"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 WIDE = (b"\xff\xfe", b"\xfe\xff")
 """How UTF-16 begins, which some editors and shells write."""
 
@@ -37,8 +42,12 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
         start = file.read(len(ZSTD))
         file.seek(0)
         if start.startswith(GZIP):
-            unpacked: Any = gzip.GzipFile(fileobj=file)
-            file = held.enter_context(unpacked)
+            for _ in range(MOST_LAYERS):
+                unpacked: Any = gzip.GzipFile(fileobj=file, mode="rb")
+                layer: Any = held.enter_context(io.BufferedReader(held.enter_context(unpacked)))
+                file = layer
+                if not layer.peek(2).startswith(GZIP):
+                    break
         elif start == ZSTD or Path(path).suffix == ".zst":
             # Loaded for such files only.
             import pyarrow
@@ -46,6 +55,15 @@ def open_bytes(path: str | Path) -> Iterator[IO[bytes]]:
             stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
             file = held.enter_context(io.BufferedReader(stream))
         yield file
+
+
+def not_data(start: bytes) -> str:
+    """Return what a file is that begins so, where it stands in the place of the data that was meant; "" for others."""
+    if start.startswith(POINTER):
+        return "is a pointer of Git LFS, not the file itself; fetch that with git lfs pull"
+    if start.lstrip(BLANK).lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "is a web page, not data; download the file itself"
+    return ""
 
 
 def plain_suffix(path: str | Path) -> str:
@@ -103,6 +121,33 @@ def record_of(value: Any, where: str, number: int) -> dict[str, Any]:
     return {key: one for key, one in value.items() if one is not None}
 
 
+def loads(text: str) -> Any:
+    """Return the value of JSON that others wrote.
+
+    Raises `ValueError` for what is no JSON, for an object that has a key twice, of which one would be lost, and for
+    half of a surrogate pair, which no file can hold.
+    """
+    value = json.loads(text, object_pairs_hook=_once)
+    if _SURROGATE.search(text) is not None:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise ValueError(
+                f"holds half of a surrogate pair, \\u{ord(half):04x}, which is no character"
+            ) from None
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} stands in one object twice")
+    return found
+
+
 def parse_lines(written: str | bytes) -> list[Any]:
     """Return the values of JSON lines in memory. Raises `ValueError`."""
     data = written.encode("utf-8", "surrogatepass") if isinstance(written, str) else written
@@ -111,8 +156,10 @@ def parse_lines(written: str | bytes) -> list[Any]:
 
 
 def _value(line: bytes, where: str) -> Any:
+    if instead := not_data(line):
+        raise InputError(f"{where}: {instead}")
     try:
-        return json.loads(_decoded(line))
+        return loads(_decoded(line))
     except RecursionError:
         raise InputError(f"{where}: no JSON that can be read: nested too deeply") from None
     except ValueError as error:

@@ -17,7 +17,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.process_hooks import texts, withhold_secrets
 
 STOPPED = 3
-"""Exit code of a process that a restart would not help: it ended on purpose, or a disk is full."""
+"""Exit code of a process that ended on purpose. `asyncrl.disk` has those of processes that ran out of something."""
 MISCONFIGURED = 2
 """Exit code of a process that refuses its configuration, or whose address is taken."""
 ADDRESS = ("--host", "--port", "--ready-file", "--token-file")

@@ -69,3 +69,37 @@ def test_a_connection_that_is_kept_or_waits_for_its_answer_stays_open(service):
         connection.settimeout(60.0)
         connection.sendall(HEAD + b"\r\n")
         assert b"200 OK" in answer(connection)
+
+
+@pytest.mark.parametrize("authorization", [b"", b"Authorization: Bearer x\r\n"])
+@pytest.mark.parametrize("head", [b"Content-Length: 33554432\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_a_client_that_sends_a_long_body_before_it_reads_gets_the_refusal(service, head, authorization):
+    # Closed at once, the connection would be reset, and the answer lost with it.
+    with connect(service) as connection:
+        connection.sendall(
+            b"POST /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            + authorization
+            + head
+            + b"\r\n"
+        )
+        piece = b" " * 2**20 if b"Length" in head else b"100000\r\n" + b" " * 2**20 + b"\r\n"
+        for _ in range(32):
+            connection.sendall(piece)
+        if b"chunked" in head:
+            connection.sendall(b"0\r\n\r\n")
+        status = connection.recv(65536).partition(b"\r\n")[0]
+    assert status in (b"HTTP/1.1 413 Request Entity Too Large", b"HTTP/1.1 413 Content Too Large") or (
+        b"chunked" in head and status == b"HTTP/1.1 401 Unauthorized"
+    )
+
+
+def test_a_client_that_waits_to_be_told_to_go_on_is_not_told_to_after_a_refusal(service):
+    with connect(service) as connection:
+        connection.sendall(
+            b"POST /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 33554432\r\nExpect: 100-continue\r\n\r\n"
+        )
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+    assert found.startswith(b"HTTP/1.1 413") and b"100 Continue" not in found

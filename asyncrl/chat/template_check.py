@@ -33,7 +33,9 @@ def notes_on_template(renderer: ChatRenderer, needs_tools: bool) -> list[str]:
     """Return what a template leaves out that tasks of other kinds, or some turns of these, would need."""
     listed = (TOOL_PARAMETERS, CALLS, BARE_CALLS, RESULTS) if needs_tools else (TOOLS, RESULT)
     here = "" if needs_tools else "; these tasks do not need it"
-    return [f"model.chat_template: {reason}{here}" for one in listed if (reason := renderer.traits.lacks(one))]
+    return [
+        f"model.chat_template: {reason}{here}" for one in listed if (reason := renderer.traits.lacks(one))
+    ]
 
 
 def found_reasoning_format(renderer: ChatRenderer) -> str:

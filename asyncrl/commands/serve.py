@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from asyncrl.config import Config, load_config
+from asyncrl.console import advice_for
 from asyncrl.credentials import (
     RUN_FILE,
     VARIABLE,
@@ -21,10 +22,10 @@ from asyncrl.credentials import (
     run_credentials,
     user_folder,
 )
-from asyncrl.disk import disk_problem
+from asyncrl.disk import DISK, disk_problem, exhausted
 from asyncrl.errors import ConfigError
 from asyncrl.services.buffer import command as buffer
-from asyncrl.services.command import STOPPED, Address, RoleCommand
+from asyncrl.services.command import Address, RoleCommand
 from asyncrl.services.engine import command as engine
 from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
@@ -195,14 +196,17 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _joined(args, credentials) if args.join else _serve(args, _config(args), credentials)
     except Exception as error:
-        problem = disk_problem(error)
-        if not problem:
+        out = exhausted(error)
+        if out is None or (out is not DISK and isinstance(error, ConfigError)):
             raise
-        # The log may be on the same disk.
-        with contextlib.suppress(OSError):
+        advice = advice_for(error) or out.cause
+        if out is DISK:
+            advice = f"{disk_problem(error)}; a restart does not help until there is room"
+        # The log may be on the same disk, and there may be no memory for it.
+        with contextlib.suppress(OSError, MemoryError):
             traceback.print_exc()
-            print(f"asyncrl: {problem}; a restart does not help until there is room", file=sys.stderr)
-        return STOPPED
+            print(f"asyncrl: {advice}", file=sys.stderr, flush=True)
+        return out.code
 
 
 def _credentials(args: argparse.Namespace) -> Credentials:

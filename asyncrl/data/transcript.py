@@ -44,11 +44,20 @@ def encode_transcript(messages: Sequence[Message], turns: Mapping[int, int]) -> 
 
 
 def read_transcript(text: str, rewards: Sequence[float]) -> list[dict[str, Any]] | None:
-    """Return the messages, each with the reward of its turn; None for an empty or unreadable transcript."""
+    """Return the messages, each with the reward of its turn; None for an empty or unreadable transcript.
+
+    One is unreadable as a whole if anything in it is not as `encode_transcript` writes it: whoever plays an episode
+    sends any text it likes, and a table cannot hold half a surrogate pair, or False for a number.
+    """
     try:
         return [_read(item, rewards) for item in json.loads(text)]
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
         return None
+
+
+def written_messages(text: str, turns: int) -> list[dict[str, Any]]:
+    """Return the messages of a transcript as they were written; none of an unreadable one (`read_transcript`)."""
+    return json.loads(text) if read_transcript(text, [0.0] * turns) is not None else []
 
 
 def image_mark(key: str) -> str:
@@ -85,14 +94,23 @@ def _call(call: Mapping[str, Any]) -> dict[str, str]:
 
 def _read(item: Mapping[str, Any], rewards: Sequence[float]) -> dict[str, Any]:
     turn = item.get("turn")
+    if turn is not None and (type(turn) is not int or not 0 <= turn < len(rewards)):
+        raise ValueError("turn is no index of a turn")
     return {
-        "role": str(item["role"]),
-        "content": str(item["content"]),
+        "role": _text(item["role"]),
+        "content": _text(item["content"]),
         "tool_calls": [
-            {name: str(call[name]) for name in ("id", "name", "arguments")}
+            {name: _text(call[name]) for name in ("id", "name", "arguments")}
             for call in item.get("tool_calls", ())
         ],
-        **{name: str(item[name]) if name in item else None for name in _TEXTS},
+        **{name: _text(item[name]) if name in item else None for name in _TEXTS},
         "turn": turn,
         "reward": None if turn is None else float(rewards[turn]),
     }
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError("not a text")
+    value.encode()  # Raises where no file could hold it.
+    return value

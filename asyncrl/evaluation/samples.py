@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.data.transcript import written_messages
 from asyncrl.env.parts import PART
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.rows import episode_rows
@@ -46,7 +47,7 @@ def sample_rows(group: Group, checkpoint: str, suite: Suite, task: Task) -> Iter
             "wall_s": t.timing.get("wall_s"),
             "error": t.error,
             "extracted": t.info.get(EXTRACTED),
-            "messages": json.loads(t.conversation) if t.conversation else [],
+            "messages": written_messages(t.conversation, len(t.turns)),
         }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.config_sections import DataSource
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.files import COMPRESSED, TEXT_FORMATS, format_of, read_text_rows, where
+from asyncrl.textfile import not_data
 
 if TYPE_CHECKING:
     # It takes a second to import, and few processes read rows.
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 BINARY_FORMATS = (".parquet", ".arrow")
 FORMATS = (*TEXT_FORMATS, *BINARY_FORMATS)
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+READER = 2
+"""Raised where the same file is read otherwise than before, since rows are cached."""
 SPLIT = "train"
 """Read where a source has several splits and none is named."""
 LOOKED_AT = 200
@@ -168,7 +171,7 @@ def _text(path: Path) -> datasets.Dataset:
     with _quiet():
         try:
             # What the file was like is part of what the cache knows it by.
-            version = f"{state.st_size}-{state.st_mtime_ns}"
+            version = f"{READER}-{state.st_size}-{state.st_mtime_ns}"
             given = {"path": str(path.absolute()), "version": version}
             return datasets.Dataset.from_generator(_json_texts, features=kept, gen_kwargs=given)
         except Exception as error:
@@ -187,6 +190,7 @@ def _json_texts(path: str, version: str) -> Iterator[dict[str, Any]]:
 
 def _binary(path: Path, key: str) -> datasets.Dataset:
     import datasets
+    from pyarrow import parquet
 
     with _quiet():
         try:
@@ -194,8 +198,14 @@ def _binary(path: Path, key: str) -> datasets.Dataset:
                 raise ConfigError(
                     f"{key}: {path}: {format_of(path)} is compressed in itself; decompress the file"
                 )
+            with open(path, "rb") as file:
+                if instead := not_data(file.read(1000)):
+                    raise InputError(f"{path}: {instead}")
             if format_of(path) == ".arrow":
                 return _undecoded(datasets.Dataset.from_file(str(path)))
+            if parquet.read_metadata(path).num_rows == 0:
+                # `datasets` fails on it.
+                raise InputError(f"{path}: holds no row")
             return _undecoded(datasets.Dataset.from_parquet(str(path)))  # type: ignore[arg-type]
         except Exception as error:
             raise _own_error(error) or InputError(f"{path}: cannot be read: {_first_line(error)}") from error

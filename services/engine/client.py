@@ -37,6 +37,8 @@ log = logging.getLogger("asyncrl.engine")
 
 MAX_REQUESTS_PER_CALL = 64
 FRAME_S = 30.0
+END_S = 2.0
+"""How long the end of a stream may take after its last answer, which counts then."""
 REFUSED = (400, 413, 415, 422)
 """Statuses of a call that is at fault itself. Any other one says something of the engine."""
 ABORT_TIMEOUT_S = 10.0
@@ -162,7 +164,10 @@ class EngineClient(EngineControl):
                 if response.status != 200:
                     raise GarbageError(f"HTTP {response.status}: {await error_text(response)}")
                 while left:
-                    self._deliver(left, unpacked(await _frame(response.content, limit), many))
+                    message = unpacked(await _frame(response.content, limit), many)
+                    if len(left) == 1:
+                        await _refuse_more(response.content)
+                    self._deliver(left, message)
         except asyncio.IncompleteReadError:
             return "the engine closed the stream early"
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -268,6 +273,17 @@ def _likeliest(raw: Sequence[Sequence[Sequence[Any]]]) -> tuple[dict[int, float]
 def _fail(pending: _Pending, error: Exception) -> None:
     if not pending.answer.done():
         pending.answer.set_exception(error)
+
+
+async def _refuse_more(content: aiohttp.StreamReader) -> None:
+    """Read the end of a stream whose last answer has come. Raises `GarbageError` where another one follows."""
+    try:
+        more = await asyncio.wait_for(content.read(1), END_S)
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        # The answers are whole.
+        return
+    if more:
+        raise GarbageError("it answers more than it was asked")
 
 
 async def _frame(stream: aiohttp.StreamReader, limit: int) -> bytes:

@@ -7,6 +7,7 @@ A service calls `create_app`, adds its routes and passes the app to `serve`. Err
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -53,6 +54,9 @@ ALL_ROLES = frozenset({"run", "trainer", "worker", "gateway", "engine", "env", "
 _CALLER = "asyncrl.caller"
 POLICY_VIOLATION = 1008
 """WebSocket close code of a refused connection."""
+LINGER_S = 5.0
+LINGER_BYTES = 64 * 2**20
+"""How long, and how much, of a body that is not wanted is read before its connection is closed."""
 
 STATUSES: dict[type[Exception], int] = {
     ConfigError: 400,
@@ -169,10 +173,11 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
         refusal = refuse_headers(scope["headers"], self.hosts) or self._too_long(scope)
+        unread = _Unread(scope, receive)
         if refusal is None:
-            await self.app(scope, self._checked(scope, receive), send)
+            await self.app(scope, self._checked(scope, receive, unread), unread.lingering(send))
         else:
-            await _refuse(*refusal)(scope, receive, send)
+            await _refuse(*refusal)(scope, receive, unread.lingering(send))
 
     def _too_long(self, scope: Scope) -> Refusal | None:
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
@@ -180,7 +185,7 @@ class RequestGuard:
             return Refusal(413, f"body must have at most {self.max_body_bytes} bytes, got {length}")
         return None
 
-    def _checked(self, scope: Scope, receive: Receive) -> Receive:
+    def _checked(self, scope: Scope, receive: Receive, unread: _Unread) -> Receive:
         packed = any(n == b"content-type" and media_type(v) == MSGPACK for n, v in scope["headers"])
         check: BodyCheck | None = None
         whole = False
@@ -197,11 +202,55 @@ class RequestGuard:
             except TimeoutError:
                 raise _http_exception(check.late()) from None
             whole = not message.get("more_body", False)
+            unread.is_left = not whole
             if (refusal := check.add(message.get("body", b""))) is not None:
                 raise _http_exception(refusal)
             return message
 
         return checked
+
+
+class _Unread:
+    """What a request's body still holds when it is answered, as one that is too long does.
+
+    A connection that is closed while data waits to be read is reset, and the client never sees the answer. So what
+    comes is read and thrown away for a while before the connection is closed.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        names = {name for name, _ in scope["headers"]}
+        # A client that waits for "100 Continue" has sent nothing yet, and must not be told to.
+        self.is_left = bool(names & {b"content-length", b"transfer-encoding"}) and b"expect" not in names
+        self._receive = receive
+
+    def lingering(self, send: Send) -> Send:
+        """Return `send`, which reads what is left before it ends an answer."""
+        is_late = False
+
+        async def sent(message: Message) -> None:
+            nonlocal is_late
+            if message["type"] == "http.response.start":
+                is_late = message["status"] == 408
+            is_end = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if not (is_end and self.is_left) or is_late:
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            await self._discard()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        return sent
+
+    async def _discard(self) -> None:
+        self.is_left = False
+        discarded = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while discarded < LINGER_BYTES:
+                    message = await self._receive()
+                    if not message.get("more_body", False):
+                        return
+                    discarded += len(message.get("body", b""))
 
 
 class AccessGuard:

@@ -7,6 +7,7 @@ import os
 import sys
 
 from asyncrl.config import Config
+from asyncrl.disk import BY_CODE
 from asyncrl.endpoint import interface_to
 from asyncrl.errors import DeadlineError, StopError
 from asyncrl.services.command import MISCONFIGURED, NODES, STOPPED, Address, need
@@ -88,5 +89,5 @@ def _run_ranks(ranks_each: int, args: argparse.Namespace) -> int:
         torchrun([*where, "--nproc-per-node", str(ranks_each), "-m", "asyncrl", *sys.argv[1:]])
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
-        return next((code for code in codes if code in (MISCONFIGURED, STOPPED)), 1)
+        return next((code for code in codes if code in (MISCONFIGURED, STOPPED, *BY_CODE)), 1)
     return 0

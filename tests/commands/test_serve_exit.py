@@ -6,9 +6,9 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.commands.train import _resumable
+from asyncrl.disk import DISK, FILE_SIZE, FILES, MEMORY
 from asyncrl.errors import ConfigError, StopError, UnavailableError
 from asyncrl.services.buffer import command
-from asyncrl.services.command import STOPPED
 
 
 def refused(*_):
@@ -17,11 +17,39 @@ def refused(*_):
 
 def test_a_role_that_a_disk_refused_says_so_and_is_not_to_be_started_again(monkeypatch, capsys):
     monkeypatch.setattr(command, "start", refused)
-    assert main(["serve", "buffer"]) == STOPPED
+    assert main(["serve", "buffer"]) == DISK.code
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == (
         "asyncrl: [Errno 28] No space left on device: 'step-000004'; a restart does not help until there is room"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "out"),
+    [
+        (OSError(errno.EROFS, "Read-only file system"), DISK),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), DISK),
+        (OSError(errno.EMFILE, "Too many open files"), FILES),
+        (OSError(errno.ENFILE, "Too many open files in system"), FILES),
+        (MemoryError(), MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), MEMORY),
+        (OSError(errno.EFBIG, "File too large"), FILE_SIZE),
+        (ExceptionGroup("many", [ValueError("x"), OSError(errno.EMFILE, "Too many open files")]), FILES),
+    ],
+)
+def test_what_a_role_ran_out_of_is_its_exit_code_though_its_log_takes_no_line(monkeypatch, error, out):
+    def failing(*_):
+        raise error
+
+    class Full:
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        flush = write
+
+    monkeypatch.setattr(command, "start", failing)
+    monkeypatch.setattr("sys.stderr", Full())
+    assert main(["serve", "buffer"]) == out.code
 
 
 def test_any_other_error_of_a_role_is_a_crash(monkeypatch):

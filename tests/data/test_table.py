@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
-from asyncrl.data.transcript import encode_transcript
+from asyncrl.data.transcript import encode_transcript, written_messages
 from asyncrl.types import FailureClass, NextStates, Status
 from tests.train.factories import group, trajectory
 
@@ -111,12 +111,25 @@ def test_the_conversation_is_there_with_its_calls_and_the_reward_of_each_turn(tm
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "7", "[7]", '[{"role": "user"}]', '[{"role": "assistant", "content": "x", "turn": 9}]']
+    "text",
+    [
+        *("", "{", "7", "[7]", "[[]]", '"x"', "NaN", '{"role": "user"}', '[{"role": "user"}]', "[" * 100_000),
+        '[{"role": "assistant", "content": "x", "turn": 9}]',
+        '[{"role": "assistant", "content": "x", "turn": false}]',
+        '[{"role": "assistant", "content": "x", "turn": -1}]',
+        '[{"role": "assistant", "content": "x", "turn": 1e400}]',
+        '[{"role": "user", "content": "\\ud800"}]',
+        '[{"role": "user", "content": ["x"]}]',
+        '[{"role": "user", "content": "x", "name": 7}]',
+        '[{"role": "user", "content": "x", "tool_calls": [{"id": "\\udfff", "name": "", "arguments": ""}]}]',
+        '[{"role": "user", "content": "x", "tool_calls": {"id": "a"}}]',
+    ],
 )
 def test_a_conversation_that_nobody_kept_or_can_read_is_null(tmp_path, text):
     row = one_row(tmp_path, with_conversation(text))
     assert row["messages"] is None
     assert row["token_ids"]
+    assert written_messages(text, 2) == []
 
 
 def test_odd_texts_of_a_conversation_are_carried(tmp_path):
@@ -132,6 +145,13 @@ def test_odd_texts_of_a_conversation_are_carried(tmp_path):
     messages = one_row(tmp_path, with_conversation(encode_transcript(odd, {2: 0})))["messages"]
     assert [m["content"] for m in messages] == ["", '[{"type": "text", "text": "x"}]', "?"]
     assert messages[2]["tool_calls"] == [{"id": "", "name": "f", "arguments": "{}"}]
+
+
+def test_what_would_be_markup_elsewhere_is_the_text_of_a_message(tmp_path):
+    text = "</script><script>alert(1)</script><!--\u2028\x1b[2J{{7*7}}"
+    messages = [{"role": text, "content": text, "name": text}]
+    (row,) = one_row(tmp_path, with_conversation(encode_transcript(messages, {0: 0})))["messages"]
+    assert (row["role"], row["content"], row["name"], row["turn"]) == (text, text, text, 0)
 
 
 def one_row(folder, whole):

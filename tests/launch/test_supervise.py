@@ -14,6 +14,7 @@ from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.hosts.local import spawn
 from asyncrl.launch.processes.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
 from asyncrl.launch.processes.supervise import MAX_DEATHS, Supervisor
+from tests.waiting import wait_until
 
 START_S = 300.0
 
@@ -207,6 +208,37 @@ def test_a_full_disk_ends_the_run_though_the_log_could_not_say_so(process_group,
     told = supervise(supervisor)
     assert isinstance(told, StorageError)
     assert f"{small_disk}: No space left on device; free some space there" in str(told)
+    assert starts(child) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [(4, "ENOSPC"), (5, "EMFILE"), (6, "out of memory"), (7, "EFBIG")]
+)
+def test_the_record_of_a_death_names_what_ran_out_where_the_log_could_not(
+    process_group, tmp_path, code, cause
+):
+    child = script(process_group, "trainer", f"print('step 7 done', flush=True); raise SystemExit({code})")
+    wait_until(lambda: not child.alive())
+    assert cause in child.reason() and "step 7" not in child.reason()
+
+
+def test_a_log_that_says_itself_what_ran_out_is_quoted(process_group, tmp_path):
+    child = script(
+        process_group,
+        "trainer",
+        "print('asyncrl: [Errno 28] No space left on device: /a/b'); raise SystemExit(4)",
+    )
+    wait_until(lambda: not child.alive())
+    assert child.reason() == "[Errno 28] No space left on device: /a/b"
+
+
+def test_a_process_that_a_disk_refused_ends_the_run_though_that_disk_is_another_one(process_group, tmp_path):
+    child = script(process_group, "trainer", "print('alive', flush=True); raise SystemExit(4)")
+    supervisor = Supervisor(process_group, tmp_path / "restarts.jsonl", 30.0)
+    supervisor.watch(child, Never(), START_S, ends=True)
+    told = supervise(supervisor)
+    assert isinstance(told, StorageError)
+    assert "full, read-only or over quota" in str(told) and "free some space there" in str(told)
     assert starts(child) == 1
 
 

@@ -1,5 +1,6 @@
 """Files of public reports that other readers refuse or change: each row is what is written (docs/reports.md)."""
 
+import gzip
 import json
 
 import pytest
@@ -90,3 +91,113 @@ def test_a_csv_file_in_another_encoding_is_refused_by_name(tmp_path):
 def test_a_cell_may_be_longer_than_pythons_reader_takes_by_itself(tmp_path):
     (tmp_path / "a.csv").write_text(f"q,a\n{'x' * 200_000},1\n")
     assert len(read_rows(str(tmp_path / "a.csv"))[0]["q"]) == 200_000
+
+
+LINES = '{"q":"a","answer":"1"}\n{"q":"b","answer":"2"}\n'
+BOTH = [{"q": "a", "answer": "1"}, {"q": "b", "answer": "2"}]
+SAME = {
+    # datasets#8241, and a file that was put together of several.
+    "a mark of UTF-8": ("a.jsonl", b"\xef\xbb\xbf" + LINES.encode()),
+    "a mark at the second line": ("a.jsonl", LINES.encode().replace(b"\n{", b"\n\xef\xbb\xbf{")),
+    "CRLF": ("a.jsonl", LINES.replace("\n", "\r\n").encode()),
+    "no newline at the end": ("a.jsonl", LINES.rstrip().encode()),
+    "blank lines": ("a.jsonl", b"\n" + LINES.replace("\n", "\n\n  \n").encode()),
+    # datasets#1784
+    "JSON lines named .json": ("a.json", LINES.encode()),
+    "a list named .jsonl": ("a.jsonl", json.dumps(BOTH).encode()),
+    "a list over several lines": ("a.jsonl", json.dumps(BOTH, indent=1).encode()),
+    "a list in an object": ("a.json", json.dumps({"version": "1", "data": BOTH}).encode()),
+    "gzip under another name": ("a.jsonl", gzip.compress(LINES.encode())),
+    "gzip twice": ("a.jsonl.gz", gzip.compress(gzip.compress(LINES.encode()))),
+    "gzip of several members": ("a.jsonl.gz", b"".join(map(gzip.compress, LINES.encode().splitlines(True)))),
+    "a table with the numbers of its rows": ("a.csv", b",q,answer\n0,a,1\n1,b,2\n"),
+    "semicolons": ("a.csv", b"q;answer\na;1\nb;2\n"),
+    "tabs": ("a.csv", b"q\tanswer\na\t1\nb\t2\n"),
+    "Excel's line of the separator": ("a.csv", b"sep=;\r\nq;answer\r\na;1\r\nb;2\r\n"),
+    "blanks around names": ("a.csv", b"q , answer\na,1\nb,2\n"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_same_rows_in_another_dress_are_the_same_rows(tmp_path, name):
+    file, written = SAME[name]
+    (tmp_path / file).write_bytes(written)
+    assert list(read_rows(str(tmp_path / file))) == BOTH
+
+
+REFUSED = {
+    "a key twice": (
+        "a.jsonl",
+        b'{"q":"a"}\n{"q":"b","q":"c"}',
+        "line 2.*the key 'q' stands in one object twice",
+    ),
+    "half a pair": ("a.jsonl", b'{"q":"\\ud83d"}', r"line 1.*half of a surrogate pair, \\ud83d"),
+    "UTF-16": ("a.jsonl", LINES.encode("utf-16"), "UTF-16; save it as UTF-8"),
+    "Latin-1": ("a.jsonl", '{"q":"é"}'.encode("latin1"), "line 1.*is not UTF-8.*byte 6"),
+    "a comma at the end": ("a.jsonl", b'{"q":"a",}', "line 1: no JSON"),
+    "a comma between lines": ("a.jsonl", b'{"q":"a"},\n{"q":"b"}', "line 1: no JSON"),
+    "a line cut short": ("a.jsonl", LINES.encode() + b'{"q":"c', "line 3: no JSON"),
+    "a pointer of Git LFS": (
+        "a.jsonl",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:a",
+        "git lfs pull",
+    ),
+    "one for Parquet": (
+        "a.parquet",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:a",
+        "git lfs pull",
+    ),
+    "one for a table": ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:a", "git lfs pull"),
+    "a page that asks to log in": ("a.jsonl", b"<!DOCTYPE html>\n<html>", "is a web page"),
+    "columns of pandas": (
+        "a.json",
+        b'{"q":{"0":"a","1":"b"},"answer":{"0":"1","1":"2"}}',
+        "orient='records'",
+    ),
+    "brackets without end": ("a.jsonl", b'{"q":' + b"[" * 100_000, "line 1.*nested too deeply"),
+    "nothing": ("a.jsonl", b"\n\n", "holds no row"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_the_data_that_was_meant_is_refused_by_its_kind(tmp_path, name):
+    file, written, told = REFUSED[name]
+    (tmp_path / file).write_bytes(written)
+    with pytest.raises(InputError, match=told):
+        list(read_rows(str(tmp_path / file)))
+
+
+def test_values_of_parquet_that_json_has_not_are_written_as_text_and_what_is_missing_is_absent(tmp_path):
+    import datetime
+    import decimal
+
+    import pyarrow
+    import pyarrow.parquet
+
+    row = {
+        "day": datetime.date(2024, 1, 2),
+        "price": decimal.Decimal("1.10"),
+        "large": 2**64 - 1,
+        "none": None,
+        "inner": {"x": None, "y": 1},
+    }
+    table = pyarrow.Table.from_pylist([row], schema=pyarrow.schema([
+        ("day", pyarrow.date32()), ("price", pyarrow.decimal128(5, 2)), ("large", pyarrow.uint64()),
+        ("none", pyarrow.string()),
+        ("inner", pyarrow.struct([("x", pyarrow.int64()), ("y", pyarrow.int64())])),
+    ]))  # fmt: skip
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(read_rows(str(tmp_path / "a.parquet"))) == [
+        {"day": "2024-01-02", "price": "1.10", "large": 2**64 - 1, "inner": {"y": 1}}
+    ]
+
+
+def test_a_parquet_file_without_rows_says_so(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(
+        pyarrow.table({"q": pyarrow.array([], pyarrow.string())}), tmp_path / "a.parquet"
+    )
+    with pytest.raises(InputError, match=r"a\.parquet: holds no row"):
+        read_rows(str(tmp_path / "a.parquet"))

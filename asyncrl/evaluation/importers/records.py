@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.textfile import BOM, json_records, open_bytes, read_text, record_of
+from asyncrl.textfile import BOM, json_records, loads, open_bytes, read_text, record_of
 from asyncrl.types import Task
 
 log = logging.getLogger("asyncrl.evaluation")
@@ -130,7 +129,7 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
             found: list[Any] = pyarrow.parquet.read_table(path).to_pylist()
         elif _is_list(path):
-            found = json.loads(read_text(path))
+            found = loads(read_text(path))
         else:
             yield from json_records(path)
             return

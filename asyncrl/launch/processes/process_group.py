@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.credentials import VARIABLE, role_token, run_credentials
+from asyncrl.disk import cause_of
 from asyncrl.endpoint import announced_url
 from asyncrl.errors import DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
@@ -102,9 +103,9 @@ class ManagedProcess:
         )
 
     def reason(self) -> str:
-        """Return the error in its log that it ended with; "" where it was killed or its log has none."""
+        """Return what it ended with, from its log or its exit code; "" where it was killed or neither says."""
         code = self.popen.poll()
-        return last_error(self._output()) if code is not None and code > 0 else ""
+        return cause_of(code, last_error(self._output())) if code is not None and code > 0 else ""
 
     def tail(self, lines: int = 15) -> str:
         """Return the end of its log, since its latest start only."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from asyncrl.clock import stamp_s
-from asyncrl.disk import unwritable
+from asyncrl.disk import DISK, unwritable
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.launch.processes.death import address_taken, lacks_memory
 from asyncrl.launch.processes.health_probes import HealthProbe
@@ -324,6 +324,8 @@ class Supervisor:
         process, code = one.process, one.process.popen.returncode
         if refused := unwritable(self.record.parent):
             raise StorageError(describe_end(process, why, f"{refused}; {MAKE_ROOM}"))
+        if code == DISK.code:
+            raise StorageError(describe_end(process, why, MAKE_ROOM))
         if code == STOPPED or (code == MISCONFIGURED and one.ends):
             raise UnavailableError(describe_end(process, why))
         same = one.deaths > 1 and one.reason == before and not address_taken(before)

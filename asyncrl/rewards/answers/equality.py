@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from asyncrl.rewards.answers.extraction import boxed
+from asyncrl.rewards.answers.forms import rewritten
 from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.rewards.answers.quantities import read_canonical, same_quantity, split_unit, unit_ratio
 
@@ -67,7 +68,7 @@ _GREEK = re.compile(
     r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle|triangle|Delta|Omega)(?![A-Za-z])"
 )
 _MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(])")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
+_COMMAND = re.compile(r"\\(?:begin|end)\s?\{\w{1,20}\*?\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
 _FUNCTIONS = {
     *(
@@ -109,7 +110,14 @@ _FUNCTIONS = {
 }
 _BASE = re.compile(r"([0-9A-F]{1,200})\s?_\s?\{?\s?(\d{1,3})\s?\}?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?\s?(?:[ap]\.?\s?m\.?)?", re.IGNORECASE)
-_RATIO = re.compile(r"(\d{1,50}(?:\.\d{1,20})?)\s?:\s?(\d{1,50}(?:\.\d{1,20})?)")
+_TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s?(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_RATIO = re.compile(r"\d{1,50}(?:\.\d{1,20})?(?:\s?:\s?\d{1,50}(?:\.\d{1,20})?){1,7}")
+_LABELLED = re.compile(r"\(?([A-J])\s?(?:\)[.:]?\s?|[.:]\s+)(?=\S)(.{1,400})", re.DOTALL)
+_OTHER_GROUPS = re.compile(
+    r"([-+]?)(?:(\d{1,2}(?:,\d{2}){1,8},\d{3}(?:\.\d+)?)|"
+    r"(\d{1,3}(?:\.\d{3}){2,8})(,\d+)?|(\d{1,3}\.\d{3}),(\d+))"
+)
+"""Digits grouped as in India ("12,34,567") or on the continent ("1.234.567,8"), where that can be nothing else."""
 _SYMBOL = re.compile(
     r"\\?[A-Za-z]+(?:\s?_\s?(?:\{[^{}]{0,20}\}|\w))?'{0,3}(?:\s?\(\s?[^()=]{0,40}\s?\))?|[A-Za-z][A-Za-z ]{0,60}|"
     r"(?:\\[A-Za-z]+\s?|[A-Z]){1,6}|\|[A-Z]{1,4}\||[A-Za-z]\s?\^\s?\{?\s?-1\s?\}?\s?\([^()=]{0,40}\)"
@@ -138,7 +146,7 @@ def plan(gold: str, answer: str) -> Plan:
     if max(len(gold), len(answer)) > 4 * EXPRESSION_CHARACTERS:
         return gold.strip() == answer.strip()
     # "x \\in (0, 1)" says the interval.
-    left, right = (_MEMBER.sub("", canonical(text), count=1) for text in (gold, answer))
+    left, right = (rewritten(_MEMBER.sub("", canonical(text), count=1)) for text in (gold, answer))
     if not left or not right:
         return False
     if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
@@ -209,21 +217,30 @@ def _same(gold: str, answer: str) -> Plan:
         return chosen(answer) == choice[1] or gold == answer
     if gold == answer:
         return True
+    if (option := _LABELLED.fullmatch(gold)) and _is_option(option):
+        # The gold is an option with its letter; either says it.
+        return True if chosen(answer) == option[1] else _same(option[2], answer)
+    if (option := _LABELLED.fullmatch(answer)) and not _is_label(gold):
+        # "B) 42" where the value is asked for.
+        return _same(gold, option[2])
     for special in (_BASE, _CLOCK):
         if special.fullmatch(gold) or special.fullmatch(answer):
-            return _tokens(gold) == _tokens(answer)
+            return _tokens(gold) == _tokens(answer) or _same_time(gold, answer)
     number = read_canonical(gold)
     if number is not None:
         given = read_canonical(answer)
+        given = given if given is not None else read_canonical(_regrouped(answer))
         if given is not None:
             return same_quantity(number, given)
-    if (ratio := _RATIO.fullmatch(gold)) is not None:
-        return _ratio(ratio) == (
-            _ratio(given_ratio) if (given_ratio := _RATIO.fullmatch(answer)) else _value(answer)
-        )
+    if _RATIO.fullmatch(gold) is not None:
+        if _RATIO.fullmatch(answer):
+            return _proportional(gold, answer)
+        terms = _terms(gold)
+        return len(terms) == 2 and terms[1] != 0 and terms[0] / terms[1] == _value(answer)
     if _has_equation(answer) or _has_equation(gold):
         return _same_equation(gold, answer)
     gold, answer = _as_interval(gold, answer), _as_interval(answer, gold)
+    gold, answer = _as_union(gold, answer), _as_union(answer, gold)
     left, right = _list_of(gold), _list_of(answer)
     if _RELATION.search(gold) or _RELATION.search(answer):
         # "x > 5" and "(5, \\infty)".
@@ -291,6 +308,16 @@ def _as_interval(text: str, other: str) -> str:
     return rf"{left}{lower}, {upper}{right}" if lower else rf"(-\infty, {upper}{right}"
 
 
+def _as_union(text: str, other: str) -> str:
+    """Return "x < 1 or x > 3" as a union of intervals where the other side is one."""
+    parts = re.split(r"\s+or\s+|\s?\\(?:lor|vee)(?![A-Za-z])\s?", text)
+    if r"\cup" not in other or not 1 < len(parts) < 9:
+        return text
+    intervals = [_as_interval(part, "(0, 1)") for part in parts]
+    is_solved = all(interval != part for interval, part in zip(intervals, parts, strict=True))
+    return r" \cup ".join(intervals) if is_solved else text
+
+
 def _without(formula: str, unit: str) -> str:
     shorter = formula.removesuffix(unit).rstrip() if unit else formula
     return shorter if shorter and (shorter[-1].isdigit() or shorter[-1] in ")}") else formula
@@ -321,8 +348,61 @@ def _value(text: str) -> Fraction | None:
     return number.value if number is not None else None
 
 
-def _ratio(found: re.Match[str]) -> Fraction | None:
-    return Fraction(found[1]) / Fraction(found[2]) if Fraction(found[2]) else None
+def _terms(ratio: str) -> list[Fraction]:
+    return [Fraction(term.strip()) for term in ratio.split(":")]
+
+
+def _proportional(gold: str, answer: str) -> bool:
+    left, right = _terms(gold), _terms(answer)
+    if len(left) != len(right):
+        return False
+    return sum(left) * sum(right) != 0 and all(
+        a * sum(right) == b * sum(left) for a, b in zip(left, right, strict=True)
+    )
+
+
+def _same_time(gold: str, answer: str) -> bool:
+    """Whether two times of day are the same. Morning or afternoon is taken as meant where only one says it."""
+    left, right = _TIME.fullmatch(gold), _TIME.fullmatch(answer)
+    if left is None or right is None:
+        return False
+    times = [
+        (int(found[1]), int(found[2] or 0), int(found[3] or 0), (found[4] or "").lower())
+        for found in (left, right)
+    ]
+    (hour, *rest, half), (other, *others, other_half) = times
+    if rest != others:
+        return False
+    if half and other_half:
+        return (hour, half) == (other, other_half)
+    if half or other_half:
+        marked, bare, which = (hour, other, half) if half else (other, hour, other_half)
+        return bare == marked or bare == marked % 12 + (12 if which == "p" else 0)
+    return hour == other
+
+
+def _regrouped(text: str) -> str:
+    found = _OTHER_GROUPS.fullmatch(text)
+    if found is None:
+        return text
+    sign, indian, dotted, decimals, short, tail = found.groups()
+    if indian:
+        return sign + indian.replace(",", "")
+    return (
+        sign
+        + (dotted or short).replace(".", "")
+        + (decimals or (f",{tail}" if tail else "")).replace(",", ".")
+    )
+
+
+def _is_label(gold: str) -> bool:
+    found = _CHOICE.fullmatch(gold)
+    return found is not None and found[1] in "ABCDEFGHIJ"
+
+
+def _is_option(found: re.Match[str]) -> bool:
+    """Whether a gold is a letter with the text of its option: "A) 5", "(C) Paris"; "C. elegans" is none."""
+    return not found[2][0].islower() and _NEXT_CHOICE.search(found[2]) is None
 
 
 def _has_equation(text: str) -> bool:
@@ -349,7 +429,7 @@ def _same_equation(gold: str, answer: str) -> Plan:
     right = _list_of(answer)
     left = _list_of(gold)
     if left is not None and right is not None and len(left[1]) == len(right[1]):
-        return _same_list(left, right)
+        return _same_named(left, right)
     sides, given = _sides(gold), _sides(answer)
     if (left is None and right is not None) or (left is not None and len(given) == 1):
         return False
@@ -365,6 +445,18 @@ def _same_equation(gold: str, answer: str) -> Plan:
             same_name = re.sub(r"\s", "", names[0]) == re.sub(r"\s", "", given[0].strip())
             return _same(value, given[1].strip()) if same_name else False
     return _asked(gold, answer)
+
+
+def _same_named(gold: tuple[str, list[str]], answer: tuple[str, list[str]]) -> Plan:
+    """Compare two lists of which one names its members: "a = 1, b = 2" and "1, 2" say the same in this order alone."""
+    named = [
+        {re.sub(r"\s", "", _sides(one)[0]) for one in of if len(_sides(one)) > 1}
+        for of in (gold[1], answer[1])
+    ]
+    differ = [len(names) == len(gold[1]) for names in named]
+    if differ[0] != differ[1] and not named[differ[0]]:
+        return Every(tuple(_same(one, other) for one, other in zip(gold[1], answer[1], strict=True)))
+    return _same_list(gold, answer)
 
 
 def _same_chain(gold: str, answer: str) -> Plan:
@@ -448,6 +540,11 @@ def _split(text: str) -> list[str] | None:
         elif depth == 0 and character in ",;":
             parts.append(text[start:place])
             start = place + 1
+        elif depth == 0 and character == " " and text[place - 1 : place] in tuple(")]}"):
+            between = _AND.match(text, place)
+            if between is not None:
+                parts.append(text[start:place])
+                start = between.end()
     if depth:
         return None
     parts.append(text[start:])

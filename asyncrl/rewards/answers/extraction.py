@@ -44,21 +44,37 @@ _PLACEHOLDER = {
     *(r"\text{answer}", r"\text{your answer}"),
 }
 _MARK = re.compile(
-    r"(?:\banswers?\b(?: (?:to|for|of) [^.\n:=]{0,100}?)?[ *_]{0,4}"
-    r"(?:\b(?:is|are|was|were|would be|will be|equals?)\b(?: \b(?:therefore|thus|then|indeed|simply))?|:|=|：|\n)"
-    r"|答案(?:是|为|：|:|=))[ *_:：]{0,6}",
+    r"(?:\b(?:answers?|(?:correct|right) (?:option|choice))\b(?: (?:to|for|of) [^.\n:=]{0,100}?)?[ *_]{0,4}"
+    r"(?:,? ?\b(?:is|are|was|were|would be|will be|should be|must be|equals?|comes to)\b"
+    r"(?: \b(?:therefore|thus|then|indeed|simply))?|:|=|：|\n)"
+    r"|\bI (?:choose|pick|select)\b(?: (?:option|choice|answer)\b)?"
+    r"|(?:答案|正解|答え)(?:应该是|应为|是|为|は|：|:|=))[ *_:：]{0,6}",
     re.IGNORECASE,
 )
 _BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*")
 _FORMULA = re.compile(r"\$\$?([^$\n]{1,400})\$\$?|\\\(([^\n]{1,400}?)\\\)|\\\[([^\n]{1,400}?)\\\]")
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+−–]?[$€£]?(?:\d[\d,]{0,60}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,30})?(?:e[-+]?\d{1,4})?%?",
+    r"(?<![A-Za-z0-9_.])(?:negative )?[-+−–]?[$€£]?(?:\d[\d,]{0,60}(?:\.\d{1,40})?|\.\d{1,40})"
+    r"(?:/\d{1,30}|(?::\d{1,20}){1,6}(?: ?[ap]\.?m\b\.?)?)?(?:e[-+]?\d{1,4})?"
+    r"(?: (?:hundred|thousand|million|billion|trillion|dozen)\b)?%?",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
 _FORMULA_WORDS = ("and", "sqrt", "sin", "cos", "tan", "log", "exp")
-_ENUMERATED = re.compile(r"^[1-9][.)]\s+(?=\$?[-+−]?\$?[\d\\])(?!.*\$\$)")
-"""The number of a line in a list, before a value."""
+_ENUMERATED = re.compile(
+    r"^(?:[1-9]\d?[.)]|\([1-9]\d?\)|\(?(?:[a-h]|i{1,3}|iv|vi{0,3}|ix|x)[.)]|[QA]\d{1,3}[.):]|Q:)\s+"
+    r"(?=\$?[-+−]?\$?[\d\\])(?!.*\$\$)"
+)
+"""The number of a line in a list, before a value. It is cut off wherever it stands, so no text has two readings."""
+_BULLET = re.compile(r"^[-+*•–]\s+(?=\S)")
+_CALCULATIONS = re.compile(r"(?<=\d)(?:[.;,]|,? (?:so|then|and))\s+(?=[$(]?-?\d[^=\n]{0,100}=)")
+"""Between calculations in one line: "16 - 3 = 13. 13 * 2 = 26", of which the last says the answer."""
+_NEXT_QUESTION = re.compile(
+    r"\n\s{0,8}(?:(?:#{1,4} |\*\*)?(?:Question|Problem|Exercise)(?: \d{1,4})?\s?:|Q:|(?:Human|User|Instruction)\s?:|"
+    r"### (?:Instruction|Human|User))",
+    re.IGNORECASE,
+)
+"""Where a model without a stop token goes on with a question of its own."""
 _HEADING = re.compile(r"\d+[.)]\s+\S")
 _CUT = re.compile(
     r"(?:[.!?](?=\s+[A-Z*#(]|\s*$)|"
@@ -66,8 +82,9 @@ _CUT = re.compile(
     re.DOTALL,
 )
 _LEAD = re.compile(
-    r"^(?:[\s*_:=]|"
-    r"(?:therefore|thus|hence|so|about|approximately|exactly|equal to|simply|that|it is)\b[ ,]?){1,12}",
+    r"^(?:[\s*_:=]|(?:[-=]>|→|⇒|➜)|"
+    r"(?:therefore|thus|hence|so|about|approximately|exactly|equal to|simply|that|this is|that is|it is|"
+    r"(?:it|that)['’]s|i\.e\.)(?![A-Za-z])[ ,]?){1,12}",
     re.IGNORECASE,
 )
 
@@ -86,10 +103,25 @@ def extract(text: str) -> str | None:
     text = after_reasoning(text).strip()
     if not text:
         return None
+    text = _own(text)
     for rule in (boxed, _tagged, _hashed, _marked, _plain):
         if (found := rule(text)) is not None and found.strip():
             return found.strip()[:ANSWER_CHARACTERS]
     return None
+
+
+def _own(text: str) -> str:
+    """Return a completion up to where the model asks itself another question, if it has answered the first."""
+    if (following := _NEXT_QUESTION.search(text)) is None:
+        return text
+    before = text[: following.start()]
+    answers = (
+        "####" in before
+        or r"\boxed" in before
+        or "<answer>" in before
+        or _MARK.search(before[-SEARCHED_CHARACTERS:])
+    )
+    return before if answers else text
 
 
 def boxed(text: str) -> str | None:
@@ -174,14 +206,16 @@ def _marked(text: str) -> str | None:
     last = _last(_MARK, text)
     if last is None:
         return None
-    span = text[last.end() : last.end() + SPAN_CHARACTERS].lstrip("\n\r *:=")
-    return _value_of(span.partition("\n")[0])
+    rest = text[last.end() : last.end() + SPAN_CHARACTERS]
+    span = rest.lstrip("\n\r *:=").partition("\n")[0]
+    is_below = "\n" in (last[0] + rest[: len(rest) - len(rest.lstrip())])
+    return _value_of(_BULLET.sub("", span) if is_below else span)
 
 
 def _value_of(span: str) -> str | None:
     """Return the value at the start of what follows a mark."""
-    span = _LEAD.sub("", without_remarks(span)).replace("**", "").strip(" *_`")
-    cut = _CUT.sub("", span).strip(" .,;:*_`")
+    span = _ENUMERATED.sub("", _LEAD.sub("", without_remarks(span)).replace("**", "").strip(" *_`"))
+    cut = _last_calculation(_CUT.sub("", span).strip(" .,;:*_`"))
     if not cut:
         return None
     if _is_value(cut):
@@ -198,13 +232,19 @@ def _plain(text: str) -> str | None:
     for bold in reversed(_BOLD.findall(last)):
         if _is_value(bold.strip(" .:")):
             return str(bold).strip(" .:")
-    whole = _ENUMERATED.sub("", _LEAD.sub("", last)).strip(" .!*_`")
+    if sum(_BULLET.match(line.strip()) is not None for line in lines) > 1:
+        last = _BULLET.sub("", last)
+    whole = _last_calculation(_ENUMERATED.sub("", _LEAD.sub("", last)).strip(" .!*_`"))
     if _is_value(whole):
         return whole
     for line in reversed(lines):
         if (found := _last_in(without_remarks(line))) is not None:
             return found
     return last.strip(" .*_`")
+
+
+def _last_calculation(text: str) -> str:
+    return text[place.end() :] if (place := _last(_CALCULATIONS, text)) is not None else text
 
 
 def _is_value(text: str) -> bool:

@@ -90,7 +90,7 @@ def _equal(gold: Any, answer: Any) -> bool:
     from math_verify import verify
     from sympy.core.relational import Relational
 
-    gold, answer = _exact(gold), _exact(answer)
+    gold, answer = _complex(_exact(gold), _exact(answer))
     if isinstance(gold, sympy.Interval) and isinstance(answer, sympy.Interval):
         open_ends = (gold.left_open, gold.right_open) == (answer.left_open, answer.right_open)
         return open_ends and _equal(gold.start, answer.start) and _equal(gold.end, answer.end)
@@ -127,6 +127,18 @@ def _exact(value: Any) -> Any:
     if not isinstance(value, sympy.Basic) or not value.has(sympy.Float):
         return value
     return value.xreplace({number: sympy.Rational(str(number)) for number in value.atoms(sympy.Float)})
+
+
+def _complex(gold: Any, answer: Any) -> tuple[Any, Any]:
+    """Return both with i as the imaginary unit where they have no other variable, as in "3 + 4i"."""
+    import sympy
+
+    both = [one for one in (gold, answer) if isinstance(one, sympy.Expr)]
+    symbols = {symbol for one in both for symbol in one.free_symbols}
+    if len(both) == 2 and {str(symbol) for symbol in symbols} == {"i"}:
+        unit = dict.fromkeys(symbols, sympy.I)
+        return gold.xreplace(unit), answer.xreplace(unit)
+    return gold, answer
 
 
 def _is_decimal(denominator: int) -> bool:

@@ -16,7 +16,7 @@ _SIGNS = str.maketrans(
         "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "∅": r"\emptyset ",
         "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
         "’": "'", "‘": "'", "“": '"', "”": '"', "％": "%", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
-        "。": ".", "、": ",", "＝": "=", "＋": "+", "＄": "$",
+        "。": ".", "、": ",", "＝": "=", "＋": "+", "＄": "$", "¢": " cents ", "￠": " cents ",
         **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f", ""),
     }
 )  # fmt: skip
@@ -27,7 +27,7 @@ _LOWERED_RUN = re.compile(f"[{''.join(_LOWERED)}]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _SPACES = re.compile(r"(?<!\\)(?:\\[,;:!>]|\\q?quad\b|\\(?:hspace|vspace|mspace)\{[^{}]{0,20}\}|~|\\ )|\s+")
 _GROUPED = re.compile(
-    r"(?<![\d.])\d{1,3}(?:(?:,\\! ?|\{,\}|\\,|\\!|\\;|\\:|\\ |,|_|'|~| )\d{3})+(?![\d])(?!(?:,|\{,\}) ?\d)"
+    r"(?<![\d.])(?<!\d,)\d{1,3}(?:(?:,\\! ?|\{,\}|\\,|\\!|\\;|\\:|\\ |,|_|'|~| )\d{3})+(?![\d])(?!(?:,|\{,\})\d)"
 )
 _GROUP_MARK = re.compile(r"[^\d]+")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
@@ -50,6 +50,9 @@ _UNIT = re.compile(
     rf"({'|'.join(_UNIT_LETTERS)})\.?\s*\}}"
 )
 """Upright letters behind a number or formula: a unit, where italic ones are a variable."""
+_CURRENCY = re.compile(
+    r"(?:(?<=^)|(?<=[\s-]))(?:(US|A|AU|C|CA|NZ|HK|S)\s?\\?\$|(USD|EUR|GBP|INR|JPY|CNY|RMB|Rs\.?|AUD|CAD)\s?)(?=\d)"
+)
 _DOLLARS = re.compile(r"^(\s*[-+]?)\s?(?:\\\$|\$(?!.*(?<!\\)\$))\s?(\d[\d,.{}!\\]*?)\.?\s*$")
 _DEGREES = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?:s)?(?![A-Za-z])")
 _POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(-])")
@@ -98,6 +101,7 @@ def canonical(text: str) -> str:
         .replace(r"\tfrac", r"\frac")
         .replace(r"\cfrac", r"\frac")
     )
+    text = _CURRENCY.sub(lambda found: "$" if found[1] else "", text)
     text = _UNIT.sub(
         lambda found: f"{found[1]} {_UNIT_LETTERS[found[2]]} ", _DOLLARS.sub(r"\1\2 dollars", text)
     )

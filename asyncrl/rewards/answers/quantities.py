@@ -19,7 +19,7 @@ NOISE = Fraction(1, 10**12)
 _DECIMAL = r"(?:\d{1,1000}(?:\.\d{0,1000})?|\.\d{1,1000})"
 _POWER = r"10\s?\^\s?(?:\{\s?([-+]?\d{1,6})\s?\}|\(\s?([-+]?\d{1,6})\s?\)|([-+]?\d{1,6}))"
 _TIMES = r"\s?(?:\\times|\\cdot|\*|x|X)\s?"
-_SIGN = r"\s?([-+]?)\s?[€£¥]?\s?"
+_SIGN = r"\s?([-+]?)\s?[€£¥₹₩₽₫₺₱₪฿₦]?\s?"
 _SCIENTIFIC = re.compile(rf"{_SIGN}({_DECIMAL}){_TIMES}{_POWER}")
 _POWER_OF_TEN = re.compile(rf"{_SIGN}{_POWER}(?![\d.])")
 _E = re.compile(rf"{_SIGN}({_DECIMAL})[eE]([-+]?\d{{1,6}})(?![\w.])")
@@ -34,7 +34,7 @@ _FRACTION = re.compile(
 )
 _REPEATING = re.compile(rf"{_SIGN}(\d{{0,50}})\.(\d{{0,50}})\s?\\overline\s?\{{\s?(\d{{1,50}})\s?\}}")
 _NUMBER = re.compile(rf"{_SIGN}({_DECIMAL})(?![\d])")
-_WORDS = re.compile(r"[A-Za-z./*\- ]+|%")
+_WORDS = re.compile(r"(?:[^\W\d_]|[./*\- ])+|%|[€£¥₹₩₽₫₺₱₪฿₦]")
 _EXPONENT_OF_UNIT = re.compile(r"\s?\^\s?\{?\s?[-+]?\d\s?\}?")
 _VARIABLE = re.compile(
     r"(?<![A-Za-z])(?:[a-zA-Z]|pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|min|max|mod|gcd|lcm|or|a\.?m|p\.?m|base|infty|infinity|oo)(?![A-Za-z])"
@@ -42,6 +42,11 @@ _VARIABLE = re.compile(
 
 _FACTORS = re.compile(r"([A-Za-z]+)(?:\s?\^\s?\{?\s?[-+]?\d\s?\}?)?")
 _ORDINAL = ("st", "nd", "rd", "th")
+_SCALE = re.compile(r"\s?(hundred|thousand|million|billion|trillion|dozen)s?(?![A-Za-z])", re.IGNORECASE)
+_SCALES = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+}  # fmt: skip
+_PART = re.compile(rf"\s?(?:,\s?)?(?:and\s)?({_DECIMAL})\s?([A-Za-z]{{1,12}})\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Quantity:
     """Whether it was written with a decimal point or an exponent, so that it may be rounded."""
     digits: int
     """Significant digits it was written with."""
+    scale: int = 1
+    """By what a word behind it multiplies, as "million" does; the value has it."""
 
 
 def read_quantity(text: str) -> Quantity | None:
@@ -74,12 +81,38 @@ def read_canonical(text: str) -> Quantity | None:
     if number is None:
         return None
     value, end, is_decimal = number
-    if _has_factors(text, end):
+    digits = len(re.sub(r"\D", "", text[:end]).lstrip("0"))
+    if (parts := _parts(value, text[end:])) is not None:
+        return Quantity(*parts, is_decimal, digits)
+    scale = 1
+    if (word := _SCALE.match(text, end)) is not None:
+        scale = _SCALES[word[1].lower()]
+        end = word.end()
+    elif _has_factors(text, end):
         return None
     unit = _unit(text[end:])
     if unit is None:
         return None
-    return Quantity(value, unit, is_decimal, len(re.sub(r"\D", "", text[:end]).lstrip("0")))
+    return Quantity(value * scale, unit, is_decimal, digits, scale)
+
+
+def _parts(value: Fraction, rest: str) -> tuple[Fraction, str] | None:
+    """Return value and unit of a quantity in several units of one kind: "1 hour 30 minutes", "2 feet 6 inches"."""
+    first = re.match(r"\s?([A-Za-z]{1,12})\.?(?=[\s,])", rest)
+    if first is None or (unit := canonical_unit(first[1])) not in _UNITS:
+        return None
+    dimension, size = _UNITS[unit]
+    least, place = size, first.end()
+    while place < len(rest):
+        part = _PART.match(rest, place)
+        if part is None or (smaller := canonical_unit(part[2])) not in _UNITS:
+            return None
+        kind, of = _UNITS[smaller]
+        if kind != dimension or of >= least:
+            return None
+        value += Fraction(part[1]) * of / size * (-1 if value < 0 else 1)
+        least, place = of, part.end()
+    return (value, unit) if least < size else None
 
 
 def _has_factors(text: str, end: int) -> bool:
@@ -102,6 +135,10 @@ def same_quantity(gold: Quantity, answer: Quantity) -> bool:
         # "50%" for 50 where the question asks for percent, and for 0.5 where it does not.
         percent, other = (gold, answer) if gold.unit == "%" else (answer, gold)
         return other.unit == "" and other.value in (percent.value, percent.value / 100)
+    if (gold.scale == 1) != (answer.scale == 1):
+        # "5 million" for 5 where the question asks for millions.
+        scaled, other = (gold, answer) if gold.scale != 1 else (answer, gold)
+        return other.value in (scaled.value, scaled.value / scaled.scale)
     return _same_value(gold, answer, factors)
 
 
@@ -190,6 +227,11 @@ def _unit(text: str) -> str | None:
     return known
 
 
+def is_known_unit(unit: str) -> bool:
+    """Whether a unit as `canonical_unit` writes it is one that is converted and told from others."""
+    return _compound(unit) is not None
+
+
 def canonical_unit(text: str) -> str:
     """Return a unit under its usual short name; words that are no unit as they are, in the singular."""
     text = re.sub(r"\s?\^\s?\{?\s?([-+]?\d)\s?\}?", r"^\1", text.strip()).replace(" per ", "/")
@@ -226,6 +268,8 @@ _NAMES = {
     "degree celsius": "celsius", "degree fahrenheit": "fahrenheit", "degree c": "celsius", "degree f": "fahrenheit",
     "hertz": "Hz", "pascal": "Pa", "mole": "mol", "ampere": "A", "ohm": "ohm",
     "a.m": "am", "p.m": "pm",
+    "公里": "km", "千米": "km", "米": "m", "厘米": "cm", "毫米": "mm", "千克": "kg", "公斤": "kg", "克": "g", "吨": "t",
+    "小时": "h", "分钟": "min", "秒": "s", "天": "day", "度": "degree", "€": "euro",
 }  # fmt: skip
 _UNITS: dict[str, tuple[str, Fraction]] = {
     "g": ("mass", Fraction(1)), "kg": ("mass", Fraction(1000)), "mg": ("mass", Fraction(1, 1000)),
@@ -313,6 +357,16 @@ def _factors(gold: str, answer: str) -> tuple[Fraction, Fraction] | None:
     """Return by what to multiply each value before they are compared; None if the units exclude each other."""
     one = Fraction(1)
     left, right = _compound(gold) if gold else None, _compound(answer) if answer else None
+    if (
+        left is None
+        and right is None
+        and gold
+        and answer
+        and gold != answer
+        and not (gold + answer).isascii()
+    ):
+        # Of other languages' words none is known to be a noun: "5月" is a month and "5日" a day.
+        return None
     if left is None or right is None or "%" in (gold, answer):
         # Nouns that are counted ("students", "people") say the same in many words.
         return None if "%" in (gold, answer) and gold and answer and gold != answer else (one, one)

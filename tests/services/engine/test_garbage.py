@@ -235,6 +235,31 @@ def test_every_request_of_a_call_fails_with_the_first_garbage_of_it_and_none_wai
     assert [type(one).__name__ for one in found] == ["Generated"] + ["GarbageError"] * 3
 
 
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_request_that_is_answered_twice_has_no_answer(requests):
+    async def act(client):
+        calls = [client.generate(request(f"r{number}")) for number in range(requests)]
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
+
+    last = f"r{requests - 1}"
+    found = asyncio.run(playing([lambda name: frame(good(name)) * (2 if name == last else 1)], act))
+    assert [type(one).__name__ for one in found] == ["Generated"] * (requests - 1) + ["GarbageError"]
+    assert "answers more than it was asked" in str(found[-1])
+
+
+def test_a_stream_that_stays_open_behind_its_last_answer_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(client_module, "END_S", 0.1)
+
+    async def lingering(received):
+        (asked,) = msgpack.unpackb(await received.read())["requests"]
+        response = web.StreamResponse()
+        await response.prepare(received)
+        await response.write(frame(good(asked["id"])))
+        await asyncio.Event().wait()
+
+    assert asyncio.run(playing_by([lingering], ask)).token_ids.tolist() == [5, 6, 7]
+
+
 def test_an_engine_set_apart_stays_so_whatever_it_answers_meanwhile_and_longer_each_time():
     health = EngineHealth(0.0)
     health.garbled(0.0)
