@@ -7,7 +7,9 @@ their values are replaced by zero on construction, so that they cannot leak into
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +23,9 @@ TOKEN_FIELDS = (
     "behavior_logp",
     "advantages",
     "reference_logp",
-    "teacher_logp",
-    "teacher_kl",
-    "snapshot_logp",
     "entropy",
-    "values",
-    "old_values",
-    "returns",
-    "clip_scale",
 )
+"""The [B,T] fields that masked positions are cleared of, and that must be finite on sampled tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +46,23 @@ class LossInputs:
     proximal_logp: Tensor | None = None
     """[B,T] center of the trust region. None lets the objective's proximal form supply it."""
     reference_logp: Tensor | None = None
-    teacher_logp: Tensor | None = None
-    teacher_kl: Tensor | None = None
-    """[B,T] divergence from the teacher over the whole vocabulary; carries the gradient."""
-    snapshot_logp: Tensor | None = None
-    """[B,T] recomputed by the trainer with the version that sampled the token; splits the ratio exactly."""
     entropy: Tensor | None = None
     """[B,T] full-softmax entropy; carries the gradient when an entropy bonus is used."""
-    values: Tensor | None = None
-    """[B,T] critic, carries the gradient."""
-    old_values: Tensor | None = None
-    returns: Tensor | None = None
     versions: Tensor | None = None
     """[B,T] integer version that sampled the token, -1 elsewhere."""
     current_version: int = 0
     turn_ids: Tensor | None = None
     """[B,T] index of the turn a sampled token belongs to, -1 elsewhere."""
-    clip_scale: Tensor | None = None
-    """[B,T] factor on the width of the trust region, from the advantage estimator (A2TGPO)."""
     scores: Tensor | None = None
     """[B] trajectory rewards."""
     group: Tensor | None = None
     """[B] integer prompt index, for pairwise losses."""
-    external: Tensor | None = None
-    """[B] bool: the rows that another run has sampled. They are trained, and say nothing of this run's policies."""
+    own_rows: Tensor | None = None
+    """[B] bool: the rows that policies of this run have sampled, None for all. The others are trained alike, and
+    diagnostics leave them out."""
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    """[B,T] each, by name: what parts of the step and advantage estimators give beyond the fields, for the losses that
+    read it. One that is computed by the current policy carries its gradient."""
     statistics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars of the step (`Objective.step_statistics`) and the optimizer step (`Objective.ratio_statistics`)."""
 
@@ -86,20 +75,35 @@ class LossInputs:
             if x is not None:
                 _check_shape(name, x, self.logp.shape)
                 object.__setattr__(self, name, torch.where(mask, at_least_float32(x), 0.0))
+        for name, x in self.extras.items():
+            _check_shape(name, x, self.logp.shape)
+        cleared = {name: torch.where(mask, at_least_float32(x), 0.0) for name, x in self.extras.items()}
+        object.__setattr__(self, "extras", cleared)
         if self.advantages is not None:
             object.__setattr__(self, "advantages", self.advantages.detach())
         for name in ("versions", "turn_ids"):
             x = getattr(self, name)
             if x is not None:
                 _check_shape(name, x, self.logp.shape)
-        for name in ("scores", "group", "external"):
+        for name in ("scores", "group", "own_rows"):
             x = getattr(self, name)
             if x is not None:
                 _check_shape(name, x, self.logp.shape[:1])
 
+    @classmethod
+    def of(cls, named: Mapping[str, Any]) -> LossInputs:
+        """Return inputs of which each is the field of its name where there is one, and an extra where there is none."""
+        known = {one.name for one in fields(cls)}
+        extras = {name: x for name, x in named.items() if name not in known}
+        return cls(**{name: x for name, x in named.items() if name in known}, extras=extras)
+
+    def given(self, name: str) -> Tensor | None:
+        """The field or extra `name`, None when it was not given."""
+        return self.extras.get(name, getattr(self, name, None))
+
     def need(self, name: str) -> Tensor:
-        """The field `name`; ValueError that names it when it was not given."""
-        x = getattr(self, name)
+        """The field or extra `name`; ValueError that names it when it was not given."""
+        x = self.given(name)
         if x is None:
             raise ValueError(f"this loss needs LossInputs.{name}, which is None")
         return x
@@ -107,14 +111,14 @@ class LossInputs:
     def check_finite(self) -> None:
         """`NonFiniteError` naming the first tensor and row with a NaN or infinity on a sampled token or as a score."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name in (*TOKEN_FIELDS, "scores")}
-        check_finite({name: x for name, x in named.items() if x is not None})
+        check_finite({name: x for name, x in named.items() if x is not None} | dict(self.extras))
 
     @property
     def own(self) -> LossInputs:
-        """These inputs with the rows of other runs masked out."""
-        if self.external is None:
+        """These inputs with the rows masked out that no policy of this run has sampled."""
+        if self.own_rows is None:
             return self
-        return replace(self, mask=self.mask & ~self.external[:, None])
+        return replace(self, mask=self.mask & self.own_rows[:, None])
 
     @property
     def log_ratio(self) -> Tensor:

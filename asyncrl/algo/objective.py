@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
-from asyncrl.algo.aggregate import Aggregation, aggregate, token_mean
+from asyncrl.algo.aggregate import Aggregation, aggregate
 from asyncrl.algo.diagnostics.advantages import advantage_metrics
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
@@ -31,7 +31,6 @@ from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
 from asyncrl.algo.registry import resolve
 from asyncrl.algo.settings import loss_parts, needed, resolve_settings
-from asyncrl.algo.value import value_loss
 
 Correction = tuple[str, Callable[[LossInputs], Tensor]]
 Measure = Callable[[Any], Mapping[str, Tensor]]
@@ -135,7 +134,7 @@ class Objective:
 
     @torch.no_grad()
     def estimate(self, batch: AdvantageBatch, kl_coef: float | None = None) -> AdvantageOutputs:
-        """Advantages, critic targets and which rows stay, for the whole step's batch.
+        """Advantages, which rows stay and what else the estimator says, for the whole step's batch.
 
         Shaping is added to the rewards, KL in the reward is subtracted, then the estimator and normalisation
         run. Rows that a filter drops keep their share in group statistics and get `keep` False and
@@ -194,10 +193,6 @@ class Objective:
             metrics[f"loss/{name}"] = sum_of(value)
             metrics[name] = mean_over(term, inputs.mask)
             total = total + coefs[name] * value
-        if inputs.values is not None and self.needs_values:
-            value, found = self.value_term(inputs, totals)
-            metrics |= found
-            total = total + value
         return total, metrics | self._diagnostics(inputs, outputs, weight) | {"loss/total": sum_of(total)}
 
     def with_proximal(self, inputs: LossInputs) -> LossInputs:
@@ -264,22 +259,6 @@ class Objective:
         if inputs.entropy is not None:
             terms["entropy"] = inputs.entropy
         return terms
-
-    def value_term(self, inputs: LossInputs, totals: Totals) -> tuple[Tensor, Metrics]:
-        """This micro-batch's share of the critic's loss, times its coefficient, and its metrics.
-
-        `loss` adds it when `inputs.values` is given; a critic with its own optimizer calls it alone.
-        """
-        part = self.settings["value"]
-        values, returns, old = inputs.need("values"), inputs.need("returns"), inputs.need("old_values")
-        loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
-        value = aggregate(token_mean, loss, inputs.mask, totals)
-        return part["coef"] * value, {
-            "loss/value": sum_of(value),
-            "value/clip_fraction": mean_over(clipped, inputs.mask),
-            "value/mean": mean_over(values, inputs.mask),
-            "value/error": mean_over((values - returns).abs(), inputs.mask),
-        }
 
     @torch.no_grad()
     def _diagnostics(self, inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None) -> Metrics:

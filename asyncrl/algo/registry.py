@@ -108,7 +108,7 @@ LOSSES = {
     "sft": _L + "sft:sft",
     "topr_token": _L + "topr:topr_token",
     "topr_trajectory": _L + "topr:topr_trajectory",
-    "two_sided_clip": _L + "ppo:two_sided_clip",
+    "two_sided_clip": _L + "two_sided:two_sided_clip",
     "vapo": _L + "vapo:vapo",
     "vespo": _L + "vespo:vespo",
 }

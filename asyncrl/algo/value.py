@@ -8,8 +8,31 @@ Source: baselines PPO2; verl and AReaL. `huber_delta` replaces the square by the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from asyncrl.algo.aggregate import aggregate, token_mean
+from asyncrl.algo.inputs import LossInputs, Totals
+from asyncrl.algo.metrics import Metrics, mean_over, sum_of
+
+
+def value_term(inputs: LossInputs, totals: Totals, part: Mapping[str, Any]) -> tuple[Tensor, Metrics]:
+    """This micro-batch's share of the critic's loss, times its coefficient, and its metrics.
+
+    inputs: with the extras `values` (which carry the gradient), `old_values` and `returns`. part: `algo.value`.
+    """
+    values, returns, old = inputs.need("values"), inputs.need("returns"), inputs.need("old_values")
+    loss, clipped = value_loss(values, old, returns, inputs.mask, part["clip"], part["huber_delta"])
+    value = aggregate(token_mean, loss, inputs.mask, totals)
+    return part["coef"] * value, {
+        "loss/value": sum_of(value),
+        "value/clip_fraction": mean_over(clipped, inputs.mask),
+        "value/mean": mean_over(values, inputs.mask),
+        "value/error": mean_over((values - returns).abs(), inputs.mask),
+    }
 
 
 def value_loss(

@@ -128,15 +128,24 @@ class AuxiliaryModels:
         """
         sampled = sampled_tokens(batch, rows)
         start = sampled.behavior_logp if found.policy_logp is None else found.policy_logp.padded(rows)
-        extras: dict[str, Any] = {name: values.padded(rows) for name, values in found.for_loss().items()}
-        extras.setdefault("proximal_logp", start)
+        named: dict[str, Any] = {name: values.padded(rows) for name, values in found.for_loss().items()}
+        named.setdefault("proximal_logp", start)
         entropy = found.tensors.get("entropy")
-        return LossInputs(
-            logp=start if logp is None else logp.padded(rows), behavior_logp=sampled.behavior_logp,
-            mask=sampled.mask, versions=sampled.versions.long(), turn_ids=sampled.turn_ids.long(),
-            scores=batch.rewards[rows], group=batch.group[rows], current_version=batch.step,
-            entropy=None if entropy is None else entropy.padded(rows), statistics=found.statistics, **extras,
-        )  # fmt: skip
+        return LossInputs.of(
+            named
+            | {
+                "logp": start if logp is None else logp.padded(rows),
+                "behavior_logp": sampled.behavior_logp,
+                "mask": sampled.mask,
+                "versions": sampled.versions.long(),
+                "turn_ids": sampled.turn_ids.long(),
+                "scores": batch.rewards[rows],
+                "group": batch.group[rows],
+                "current_version": batch.step,
+                "entropy": None if entropy is None else entropy.padded(rows),
+                "statistics": found.statistics,
+            }
+        )
 
     def serve(self, engine: TrainEngine, plan: Plan, tensors: StepTensors) -> None:
         """See `StepPart.serve`."""

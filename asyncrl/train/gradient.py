@@ -36,7 +36,7 @@ class Share:
     """By `LossInputs` name and row."""
 
     def padded(self, micro: Rows, device: torch.device) -> dict[str, Tensor]:
-        """Return the fields of `LossInputs` [B,T] of a micro-batch."""
+        """Return what `LossInputs` takes of a micro-batch, [B,T] each."""
         where = micro.mask.to(device)
         found = {}
         for name, by_row in self.values.items():
@@ -243,23 +243,25 @@ def loss_inputs(step: Step, share: Share, micro: Rows, outputs: dict[str, Tensor
     device = logp.device
     group = batch.group[micro.indices] if micro.indices else torch.zeros(1, dtype=torch.long)
     scores = [batch.row(row).reward for row in micro.indices] or [0.0]
-    external = [bool(batch.row(row).peer) for row in micro.indices]
-    extras: dict[str, Any] = share.padded(micro, device)
-    extras.setdefault("proximal_logp", logp.detach())
-    extras |= {name: outputs[name] for name in step.auxiliary.gives if name in outputs}
-    return LossInputs(
-        logp=logp,
-        entropy=outputs.get("entropy"),
-        mask=micro.mask.to(device),
-        behavior_logp=micro.behavior_logp.to(device),
-        versions=micro.versions.to(device),
-        turn_ids=micro.turn_ids.to(device),
-        current_version=batch.step,
-        scores=torch.tensor(scores, device=device),
-        group=group.to(device),
-        external=torch.tensor(external, device=device) if any(external) else None,
-        statistics={name: value.to(device) for name, value in step.tensors.statistics.items()},
-        **extras,
+    own = [not batch.row(row).peer for row in micro.indices]
+    named: dict[str, Any] = share.padded(micro, device)
+    named.setdefault("proximal_logp", logp.detach())
+    named |= {name: outputs[name] for name in step.auxiliary.gives if name in outputs}
+    return LossInputs.of(
+        named
+        | {
+            "logp": logp,
+            "entropy": outputs.get("entropy"),
+            "mask": micro.mask.to(device),
+            "behavior_logp": micro.behavior_logp.to(device),
+            "versions": micro.versions.to(device),
+            "turn_ids": micro.turn_ids.to(device),
+            "current_version": batch.step,
+            "scores": torch.tensor(scores, device=device),
+            "group": group.to(device),
+            "own_rows": None if all(own) else torch.tensor(own, device=device),
+            "statistics": {name: value.to(device) for name, value in step.tensors.statistics.items()},
+        }
     )
 
 

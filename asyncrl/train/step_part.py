@@ -48,7 +48,7 @@ class StepPart:
     steps_ahead: int = 0
     """Rounds of optimizer steps over the batch in which parts learn alone, before those of the policy."""
     gives: tuple[str, ...] = ()
-    """Fields of `LossInputs` that the policy's forward pass computes by `compared`."""
+    """Extras of `LossInputs` that the policy's forward pass computes by `compared`."""
 
     # A run.
 

@@ -18,10 +18,8 @@ FOR_ADVANTAGES = {
     "old_values": "values",
 }
 """What `AdvantageBatch` calls the tensors that losses also know."""
-FOR_LOSS = (
-    "proximal_logp", "reference_logp", "teacher_logp", "snapshot_logp", "advantages", "clip_scale",
-    "old_values", "returns",
-)  # fmt: skip
+NOT_FOR_LOSS = frozenset({"entropy", "sum_pi_squared"})
+"""What only advantages read: a loss has the entropy of the current policy."""
 
 
 @dataclass(slots=True)
@@ -57,5 +55,5 @@ class StepTensors:
         return named | {name: values[rows] for name, values in self.rows.items()}
 
     def for_loss(self) -> dict[str, Ragged]:
-        """Return the fields of `LossInputs`."""
-        return {name: values for name, values in self.tensors.items() if name in FOR_LOSS}
+        """Return what `LossInputs` takes, by its names there."""
+        return {name: values for name, values in self.tensors.items() if name not in NOT_FOR_LOSS}

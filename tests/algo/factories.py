@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.inputs import LossInputs
+from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs
 
 
 def random_mask(generator: torch.Generator, rows: int, width: int) -> Tensor:
@@ -19,8 +19,13 @@ def random_mask(generator: torch.Generator, rows: int, width: int) -> Tensor:
     return mask
 
 
+EXTRAS = ("teacher_logp", "teacher_kl", "snapshot_logp", "values", "old_values", "returns", "clip_scale")
+"""The extras of `LossInputs` that losses and diagnostics of the library read."""
+OF_TOKENS = (*TOKEN_FIELDS, *EXTRAS)
+
+
 def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -> dict[str, Any]:
-    """Keyword arguments of `LossInputs` in float64, all fields given."""
+    """What `LossInputs.of` takes in float64: all fields and extras."""
     g = torch.Generator().manual_seed(seed)
 
     def near(x: Tensor, scale: float = spread) -> Tensor:
@@ -52,7 +57,7 @@ def loss_fields(seed: int, rows: int = 4, width: int = 6, spread: float = 0.5) -
 
 def loss_inputs(seed: int, rows: int = 4, width: int = 6, **changes: Any) -> Any:
     """`LossInputs` with every field; untyped, so that tests may use the optional ones."""
-    return LossInputs(**{**loss_fields(seed, rows, width), **changes})
+    return LossInputs.of({**loss_fields(seed, rows, width), **changes})
 
 
 def advantage_batch(seed: int, groups: int = 3, size: int = 4, width: int = 8, **changes: Any) -> Any:

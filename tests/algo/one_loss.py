@@ -37,10 +37,10 @@ def gradient(name: str, slices: list[slice], dtype=torch.float64):
     fields, chosen = fixture(), objective(name)
     totals = count_totals(fields["mask"], fields["group"], chosen.horizon)
     logp = fields["logp"].to(dtype, copy=True).requires_grad_()
-    statistics = chosen.step_statistics(LossInputs(**fields))
+    statistics = chosen.step_statistics(LossInputs.of(fields))
     parts = []
     for rows in slices:
-        inputs = LossInputs(**{**cut(fields, rows), "logp": logp[rows]}, statistics=statistics)
+        inputs = LossInputs.of({**cut(fields, rows), "logp": logp[rows], "statistics": statistics})
         loss, metrics = chosen.loss(inputs, totals)
         loss.backward()
         parts.append(metrics)

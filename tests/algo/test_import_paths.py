@@ -43,14 +43,14 @@ def outcome(algo, name):
     estimate = objective.estimate(batch)
     fields = loss_fields(2, rows=12, width=8, spread=0.1)
     fields |= {"mask": batch.mask, "advantages": estimate.advantages, "group": batch.group}
-    inputs = LossInputs(**fields)
+    inputs = LossInputs.of(fields)
     ratio = (
         objective.with_proximal(inputs).log_ratio[inputs.mask] if objective.needs_ratio_statistics else None
     )
     statistics = objective.step_statistics(inputs)
     statistics |= {} if ratio is None else objective.ratio_statistics(ratio)
     totals = count_totals(inputs.mask, inputs.group, objective.horizon)
-    loss, _ = objective.loss(LossInputs(**fields, statistics=statistics), totals)
+    loss, _ = objective.loss(LossInputs.of({**fields, "statistics": statistics}), totals)
     needs = (objective.needs, part_needs("advantage", objective.settings["advantage"]))
     return needs, {"loss": loss, "advantages": estimate.advantages, "keep": estimate.keep, **statistics}
 
@@ -92,7 +92,7 @@ def test_an_import_path_overrides_single_parameters_of_the_preset_as_the_short_n
 
 def test_a_users_correction_gets_the_statistics_that_it_asks_for():
     objective = build_objective({"corrections": [{"name": f"{OWN}:largest_of_step", "scale": 3.0}]})
-    inputs = LossInputs(**loss_fields(3))
+    inputs = LossInputs.of(loss_fields(3))
     statistics = objective.step_statistics(inputs)
     expected = 3 * (inputs.proximal_logp - inputs.behavior_logp)[inputs.mask].abs().max()
     torch.testing.assert_close(statistics["largest"], expected)

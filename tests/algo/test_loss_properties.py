@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.algo import signature
-from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs
+from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.registry import CORRECTIONS, LOSSES, resolve
-from tests.algo.factories import loss_fields
+from tests.algo.factories import OF_TOKENS, loss_fields
 
 REQUIRED = {"opsm": {"delta": 0.0}, "sequence_kl": {"upper": 0.05}}
 seeds = st.integers(0, 2**31 - 1)
@@ -22,12 +22,12 @@ def run_loss(name: str, fields: dict) -> tuple[torch.Tensor, torch.Tensor]:
     """`(token loss, gradient of its sum)`; one on whole distributions is differentiated by their divergence."""
     source = "teacher_kl" if name == "opd_full" else "logp"
     leaf = fields[source].clone().requires_grad_()
-    token_loss = resolve("loss", name)(LossInputs(**{**fields, source: leaf})).token_loss
+    token_loss = resolve("loss", name)(LossInputs.of({**fields, source: leaf})).token_loss
     return token_loss.detach(), torch.autograd.grad(token_loss.sum(), leaf)[0]
 
 
 def run_correction(name: str, fields: dict, **params) -> torch.Tensor:
-    return resolve("correction", name)(LossInputs(**fields), **{**REQUIRED.get(name, {}), **params})
+    return resolve("correction", name)(LossInputs.of(fields), **{**REQUIRED.get(name, {}), **params})
 
 
 def with_garbage(fields: dict) -> dict:
@@ -35,7 +35,7 @@ def with_garbage(fields: dict) -> dict:
     mask = fields["mask"]
     junk = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e30], dtype=torch.float64)
     spoiled = dict(fields)
-    for name in TOKEN_FIELDS:
+    for name in OF_TOKENS:
         x = fields[name].clone()
         x[~mask] = junk[torch.arange(int((~mask).sum())) % 4]
         spoiled[name] = x
@@ -122,7 +122,7 @@ class TestEveryLoss:
         fields["behavior_logp"][1] = -700.0
         fields["proximal_logp"][2] = -700.0
         fields["proximal_logp"][3] = fields["behavior_logp"][3] = -0.0
-        fields = {k: v.float() if k in TOKEN_FIELDS else v for k, v in fields.items()}
+        fields = {k: v.float() if k in OF_TOKENS else v for k, v in fields.items()}
         loss, grad = run_loss(name, fields)
         assert torch.isfinite(loss).all()
         assert torch.isfinite(grad).all()
@@ -132,7 +132,7 @@ class TestEveryLoss:
     def test_low_precision_inputs_agree_with_float64(self, name, seed):
         """bfloat16 and float32 inputs give the float64 result of the same numbers to 1e-4."""
         fields = loss_fields(seed)
-        names = [*TOKEN_FIELDS, "scores"]
+        names = [*OF_TOKENS, "scores"]
         for dtype in (torch.bfloat16, torch.float32):
             low = {k: v.to(dtype) if k in names else v for k, v in fields.items()}
             exact = {k: v.double() if k in names else v for k, v in low.items()}
@@ -186,5 +186,5 @@ class TestEveryCorrection:
         fields = loss_fields(seed)
         fields["behavior_logp"][0] = -700.0
         fields["proximal_logp"][1] = -700.0
-        fields = {k: v.float() if k in TOKEN_FIELDS else v for k, v in fields.items()}
+        fields = {k: v.float() if k in OF_TOKENS else v for k, v in fields.items()}
         assert torch.isfinite(run_correction(name, fields)).all()

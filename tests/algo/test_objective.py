@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from asyncrl.algo.filters import max_variance
-from asyncrl.algo.inputs import TOKEN_FIELDS, LossInputs, LossOutputs, count_totals
+from asyncrl.algo.inputs import LossInputs, LossOutputs, count_totals
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.settings import measured_needs
-from tests.algo.factories import advantage_batch, loss_fields, loss_inputs
+from asyncrl.algo.value import value_term
+from tests.algo.factories import EXTRAS, OF_TOKENS, advantage_batch, loss_fields, loss_inputs
 
 
 def build(**algo):
@@ -38,7 +39,7 @@ def test_every_preset_gives_advantages_and_a_gradient(preset):
     fields |= {"mask": batch.mask, "advantages": estimate.advantages, "group": batch.group}
     divergence = fields["teacher_kl"].requires_grad_()
     logp = fields["logp"].requires_grad_()
-    loss, metrics = loss_of(objective, LossInputs(**fields))
+    loss, metrics = loss_of(objective, LossInputs.of(fields))
     leaf = divergence if "teacher_logits" in objective.needs else logp
     grad = torch.autograd.grad(loss, leaf)[0]
     assert torch.isfinite(loss)
@@ -69,12 +70,12 @@ def test_rows_without_advantages_have_no_gradient_unless_another_term_gives_them
     assert build(**algo).weighed_by_advantage(*coefs) is weighed
 
 
-@pytest.mark.parametrize("name", [n for n in TOKEN_FIELDS if n not in ("returns", "values", "old_values")])
+@pytest.mark.parametrize("name", OF_TOKENS)
 def test_a_nan_is_reported_with_the_name_of_its_tensor(name):
     fields = loss_fields(0)
     row, token = fields["mask"].nonzero()[-1].tolist()
     fields[name][row, token] = torch.nan
-    inputs = LossInputs(**fields)
+    inputs = LossInputs.of(fields)
     with pytest.raises(ValueError, match=rf"^{name} of row {row} holds 1 NaN"):
         loss_of(build(preset="grpo"), inputs)
 
@@ -84,7 +85,7 @@ def test_a_score_or_reward_that_is_not_finite_is_reported_with_its_row(value):
     fields = loss_fields(0)
     fields["scores"][2] = value
     with pytest.raises(ValueError, match=r"^scores of row 2 holds 1 NaN or infinite value\(s\)$"):
-        loss_of(build(preset="grpo"), LossInputs(**fields))
+        loss_of(build(preset="grpo"), LossInputs.of(fields))
     rewards = advantage_batch(0).rewards.clone()
     rewards[5] = value
     with pytest.raises(ValueError, match=r"^rewards of row 5 holds 1 NaN"):
@@ -95,7 +96,7 @@ def test_a_wrong_shape_is_reported_with_the_name_of_its_tensor():
     fields = loss_fields(0)
     fields["behavior_logp"] = fields["behavior_logp"][:, 1:]
     with pytest.raises(ValueError, match="behavior_logp has shape"):
-        LossInputs(**fields)
+        LossInputs.of(fields)
 
 
 def test_corrections_multiply_and_keep_the_original_denominator():
@@ -117,10 +118,10 @@ def test_rows_of_other_runs_are_trained_and_left_out_of_what_is_told_of_the_own_
     fields["behavior_logp"] = fields["behavior_logp"].clone()
     fields["behavior_logp"][2:] -= 3.0
     foreign = torch.tensor([False, False, True, True])
-    loss, metrics = loss_of(objective, LossInputs(**fields, external=foreign))
-    loss_unmarked, unmarked = loss_of(objective, LossInputs(**fields))
+    loss, metrics = loss_of(objective, LossInputs.of({**fields, "own_rows": ~foreign}))
+    loss_unmarked, unmarked = loss_of(objective, LossInputs.of(fields))
     torch.testing.assert_close(loss, loss_unmarked)
-    _, alone = loss_of(objective, LossInputs(**{**fields, "mask": fields["mask"] & ~foreign[:, None]}))
+    _, alone = loss_of(objective, LossInputs.of({**fields, "mask": fields["mask"] & ~foreign[:, None]}))
     told, expected = objective.report(metrics), objective.report(alone)
     for name in ("mismatch/kl_k3", "mismatch/max", "ess/token", "ess/sequence"):
         assert told[name] == pytest.approx(expected[name])
@@ -142,12 +143,12 @@ def test_statistics_of_the_step_make_batch_wide_corrections_independent_of_the_s
     corrections = [{"name": "m2po", "threshold": 0.05}, {"name": "token_tis", "batch_normalize": True}]
     objective = build(corrections=corrections)
     assert objective.needs_step_statistics
-    statistics = objective.step_statistics(LossInputs(**fields))
-    whole, _ = objective.correction_weight(LossInputs(**fields))
+    statistics = objective.step_statistics(LossInputs.of(fields))
+    whole, _ = objective.correction_weight(LossInputs.of(fields))
     halves = []
     for rows in (slice(0, 4), slice(4, 8)):
         part: dict[str, Any] = {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
-        halves.append(objective.correction_weight(LossInputs(**part, statistics=statistics))[0])
+        halves.append(objective.correction_weight(LossInputs.of({**part, "statistics": statistics}))[0])
     torch.testing.assert_close(torch.cat(halves), whole)
 
 
@@ -263,12 +264,12 @@ def test_the_likelihood_of_successes_does_not_depend_on_the_cut_into_micro_batch
     fields = loss_fields(5, rows=6)
     objective = build(preset="grpo", aggregation=aggregation, success_nll_coef=0.3)
     totals = count_totals(fields["mask"], fields["group"], objective.horizon)
-    whole = objective.loss(LossInputs(**fields), totals)[0]
+    whole = objective.loss(LossInputs.of(fields), totals)[0]
     parts = [
         {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
         for rows in (slice(0, 1), slice(1, 6))
     ]
-    torch.testing.assert_close(sum(objective.loss(LossInputs(**part), totals)[0] for part in parts), whole)
+    torch.testing.assert_close(sum(objective.loss(LossInputs.of(part), totals)[0] for part in parts), whole)
 
 
 def test_top_entropy_keeps_the_share_of_the_step_that_is_least_certain():
@@ -352,13 +353,24 @@ def test_pf_ppo_weighs_rows_by_how_often_they_would_be_drawn(method, expected):
     assert torch.equal(outputs.keep, weights > 0)
 
 
-def test_the_critic_is_trained_only_when_the_advantage_needs_one():
+def test_the_loss_of_a_critic_is_a_term_of_its_own():
     values = loss_fields(4)["values"].requires_grad_()
-    inputs = loss_inputs(4, values=values)
-    loss, metrics = loss_of(build(preset="ppo"), inputs)
-    assert torch.autograd.grad(loss, values, retain_graph=True)[0].abs().sum() > 0
+    inputs, objective = loss_inputs(4, values=values), build(preset="ppo")
+    loss, metrics = value_term(inputs, count_totals(inputs.mask), objective.settings["value"])
+    assert torch.autograd.grad(loss, values)[0].abs().sum() > 0
     assert "loss/value" in metrics
-    assert "loss/value" not in loss_of(build(preset="grpo"), inputs)[1]
+    assert "loss/value" not in loss_of(objective, inputs)[1]
+
+
+def test_what_no_field_is_for_is_an_extra_that_is_read_by_its_name():
+    inputs = loss_inputs(4)
+    assert set(inputs.extras) == set(EXTRAS)
+    assert inputs.given("returns") is inputs.need("returns") is inputs.extras["returns"]
+    assert (inputs.extras["returns"][~inputs.mask] == 0).all()
+    assert inputs.given("entropy") is inputs.entropy
+    assert inputs.given("nothing") is None
+    with pytest.raises(ValueError, match=r"this loss needs LossInputs.nothing, which is None"):
+        inputs.need("nothing")
 
 
 def test_filtered_rows_leave_the_loss_but_stay_in_group_statistics():
@@ -450,7 +462,7 @@ def test_snapshots_split_the_ratio_of_policy_and_behavior_exactly():
 def test_without_snapshots_current_and_older_tokens_are_told_apart():
     inputs = loss_inputs(6)
     newest = int(inputs.versions[inputs.mask].max())
-    inputs = dataclasses.replace(inputs, snapshot_logp=None, current_version=newest)
+    inputs = dataclasses.replace(inputs, extras={}, current_version=newest)
     objective = build(preset="grpo")
     report = objective.report(loss_of(objective, inputs)[1])
     difference = inputs.behavior_logp - inputs.logp.detach()

@@ -30,6 +30,7 @@ from asyncrl.algo.loss import (
     sat,
     sft,
     topr,
+    two_sided,
     vapo,
     vespo,
 )
@@ -60,12 +61,14 @@ def loss_inputs(i, logp=None) -> LossInputs:
     if logp is None:
         logp = tensor(i["logp"]) if "logp" in i else torch.zeros_like(tensor(i["mask"]))
     whole = {name: torch.tensor(i[name]) for name in ("versions", "turn_ids") if name in i}
-    return LossInputs(
-        logp=logp,
-        mask=mask_of(i["mask"]),
-        current_version=i.get("current_version", 0),
-        **given,
-        **whole,
+    return LossInputs.of(
+        {
+            "logp": logp,
+            "mask": mask_of(i["mask"]),
+            "current_version": i.get("current_version", 0),
+            **given,
+            **whole,
+        }
     )
 
 
@@ -196,7 +199,7 @@ ADAPTERS = {
     "loss.ppo_dual_clip": plain(ppo.ppo_clip, PPO),
     "loss.dapo_clip_higher": plain(ppo.dapo_clip, {**CLIP, "c": "dual_clip"}),
     "loss.ppo_extreme_logratio": plain(ppo.ppo_clip, PPO),
-    "loss.two_sided_clip": plain(ppo.two_sided_clip, {**CLIP, "delta": "delta"}),
+    "loss.two_sided_clip": plain(two_sided.two_sided_clip, {**CLIP, "delta": "delta"}),
     "loss.gspo": plain(gspo.gspo, CLIP, {"seq_ratio": "sequence_ratio"}),
     "loss.cispo": plain(cispo.cispo, CLIP),
     "loss.cispo_trl_absolute_cap": plain(cispo.cispo_absolute, same("cap")),

@@ -47,12 +47,13 @@ def ratio_split(inputs: LossInputs) -> Metrics:
     behavior, policy = inputs.behavior_logp, inputs.logp.detach()
     if behavior is None:
         return {}
-    if inputs.snapshot_logp is not None:
-        engine = inputs.snapshot_logp - behavior
+    snapshot = inputs.given("snapshot_logp")
+    if snapshot is not None:
+        engine = snapshot - behavior
         return {
             "split/engine_kl": mean_over(-engine, inputs.mask),
             "split/engine_abs": mean_over(engine.abs(), inputs.mask),
-            "split/staleness_kl": mean_over(inputs.snapshot_logp - policy, inputs.mask),
+            "split/staleness_kl": mean_over(snapshot - policy, inputs.mask),
         }
     if inputs.versions is None:
         return {}

@@ -4,8 +4,8 @@
     l = max(-A s, -A clip(s, 1 - eps_low, 1 + eps_high))
 
 Source: AT2PO, arXiv 2601.04767, and its code (eps 3e-3 / 4e-3), which aggregates as `seq_mean_token_mean`. It is
-GSPO's token form on turns instead of sequences: with one turn both are equal. The bounds of A2TGPO (`clip_scale` of
-`LossInputs`) multiply eps by turn.
+GSPO's token form on turns instead of sequences: with one turn both are equal. The extra `clip_scale` of A2TGPO
+multiplies eps by turn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def atpo(inputs: LossInputs, *, eps_low: float = 3e-3, eps_high: float = 4e-3) -
     mask = inputs.mask
     log_s = turn_mean(inputs.log_ratio.detach(), inputs.need("turn_ids"), mask)
     ratio = (inputs.logp - inputs.logp.detach() + log_s).clamp(max=MAX_LOG_RATIO).exp()
-    scale = inputs.clip_scale if inputs.clip_scale is not None else torch.ones_like(ratio)
+    scale = inputs.given("clip_scale")
+    scale = torch.ones_like(ratio) if scale is None else scale
     loss, binds = clipped_surrogate(
         ratio, inputs.need("advantages"), 1 - eps_low * scale, 1 + eps_high * scale
     )

@@ -1,10 +1,9 @@
-"""PPO clip and its relatives: dual clip, DAPO clip-higher, the two-sided clip of INTELLECT-2.
+"""PPO clip and its relatives: dual clip, DAPO clip-higher.
 
     l = max(-A r, -A clip(r, 1 - eps_low, 1 + eps_high)),   r = exp(clamp(log pi - log pi_old, ±20))
     dual clip, A < 0 only:  l <- min(l, -c A)
 
-Sources: PPO arXiv 1707.06347; dual clip arXiv 1912.09729 (c = 3); DAPO arXiv 2503.14476 (eps 0.2 / 0.28);
-INTELLECT-2 arXiv 2505.07291, whose bound delta on r is the dual clip with c = delta.
+Sources: PPO arXiv 1707.06347; dual clip arXiv 1912.09729 (c = 3); DAPO arXiv 2503.14476 (eps 0.2 / 0.28).
 The gradient is -A r, and 0 where the clip binds, beyond r > c with A < 0, and outside the log-ratio clamp.
 """
 
@@ -24,7 +23,7 @@ def clipped_surrogate(
 ) -> tuple[Tensor, Tensor]:
     """The pessimistic surrogate [B,T] and where the clip binds. `low` and `high` bound the ratio itself.
 
-    At ratio 1 both branches tie; `torch.where` then keeps the unclipped one and with it the full gradient.
+    At ratio 1 both terms tie; `torch.where` then keeps the unclipped one and with it the full gradient.
     """
     unclipped = -advantages * ratio
     clipped = -advantages * torch.clamp(ratio, low, high)  # type: ignore[arg-type]
@@ -71,15 +70,6 @@ def ppo_clip(
         "clip_fraction/dual": mean_over(capped, mask),
     }
     return LossOutputs(loss * mask, metrics, {"clipped": (binds | capped) & mask, "ratio": ratio.detach()})
-
-
-@needs("proximal")
-@weighed_by_advantage
-def two_sided_clip(
-    inputs: LossInputs, *, eps_low: float = 0.2, eps_high: float = 0.2, delta: float = 4.0
-) -> LossOutputs:
-    """`-min(min(r, delta) A, clip(r) A)` (INTELLECT-2): equal to the dual clip with `c = delta`."""
-    return ppo_clip(inputs, eps_low=eps_low, eps_high=eps_high, dual_clip=delta)
 
 
 @needs("proximal")

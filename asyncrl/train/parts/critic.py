@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from asyncrl.algo.inputs import LossInputs, Totals
 from asyncrl.algo.metrics import Metrics
 from asyncrl.algo.objective import Objective
+from asyncrl.algo.value import value_term
 from asyncrl.config import TrainConfig
 from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.gradient import Step
@@ -124,7 +125,8 @@ class Critic(StepPart):
         own = outputs
         if not self.shared:
             own = self.outputs(step.engine, micro.token_ids, micro.mask, micro.extras)
-        return step.objective.value_term(dataclasses.replace(inputs, values=own["values"]), totals)
+        seen = dataclasses.replace(inputs, extras={**inputs.extras, "values": own["values"]})
+        return value_term(seen, totals, step.objective.settings["value"])
 
     def update(self) -> float:
         """See `StepPart`."""

@@ -25,7 +25,7 @@ from asyncrl.train.step_tensors import StepTensors
 from asyncrl.train.token_scores import Compared, Projection, tempered
 
 TEACHER_KL = "teacher_kl"
-"""The field of `LossInputs` that holds the divergence from a teacher's distributions."""
+"""The extra of `LossInputs` that holds the divergence from a teacher's distributions."""
 
 
 @dataclass(frozen=True, slots=True)
