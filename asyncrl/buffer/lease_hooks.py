@@ -1,8 +1,9 @@
 """Hooks of the ledger: what has a say in which tasks are leased, with what, and sees what became of them.
 
     plan -> tasks, when none waits           on_put -> a group that is put for good
-    on_grant -> a lease is new               on_commit -> version v + 1 follows v
-    terms -> what a group is leased with     on_rollback -> the ledger returns to an earlier version
+    on_grant -> a lease is new               on_take -> a step has its batch
+    terms -> what a group is leased with     on_commit -> version v + 1 follows v
+    on_open -> the ledger is opened          on_rollback -> the ledger returns to an earlier version
 
 Every call is part of the ledger's transaction that it belongs to: what a hook writes to the store is undone with it. It
 runs in the buffer's event loop, where everybody waits for it, so it must be done within `SLOW_S`.
@@ -42,6 +43,9 @@ class Terms:
 class LeaseHook:
     """Does nothing; a hook has those methods of its own that it needs. `seq` is a task's number in the ledger."""
 
+    def on_open(self, changed: bool) -> None:
+        """The ledger is opened. changed: under other limits than before, or for the first time."""
+
     def plan(self) -> bool:
         """Add tasks to the plan, as none of it waits; True when there are any."""
         return False
@@ -67,6 +71,9 @@ class LeaseHook:
     def on_put(self, seq: int, group: Group) -> None:
         """A group is put for good, whether it will be trained or was dropped; its task may still be played again."""
 
+    def on_take(self, step: int, waited: bool, now_s: float) -> None:
+        """The batch of `step` has been taken. waited: whether it was asked for before it was complete."""
+
     def on_commit(self, version: int) -> None:
         """`version` has just been followed by the next one."""
 
@@ -87,6 +94,9 @@ class Hooks:
 
     def __init__(self, hooks: Sequence[LeaseHook]) -> None:
         self.hooks = tuple(hooks)
+
+    def on_open(self, changed: bool) -> None:
+        self._call("on_open", changed)
 
     def plan(self) -> bool:
         return any(self._call("plan"))
@@ -109,6 +119,9 @@ class Hooks:
 
     def on_put(self, seq: int, group: Group) -> None:
         self._call("on_put", seq, group)
+
+    def on_take(self, step: int, waited: bool, now_s: float) -> None:
+        self._call("on_take", step, waited, now_s)
 
     def on_commit(self, version: int) -> None:
         self._call("on_commit", version)

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from asyncrl.buffer.bodies import Bodies, Stored
 from asyncrl.buffer.body_files import BodyFiles, FileBody
 from asyncrl.buffer.counts import count, held, in_state
+from asyncrl.buffer.hooks.of_settings import hooks_of_settings
 from asyncrl.buffer.lease_hooks import HookFactory, Hooks, LeaseHook
 from asyncrl.buffer.leases import LeaseGoneError, Leases, UnknownLeaseError, seq_of
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.put import PutResult, Puts, admit
-from asyncrl.buffer.replica import Place, Replica
 from asyncrl.buffer.steps import Peeked, Steps, Taken
-from asyncrl.buffer.store import Store
+from asyncrl.buffer.store import Follower, Store
 from asyncrl.clock import now_s
 from asyncrl.data.codec import encode_task
 from asyncrl.errors import ConflictError, InputError
@@ -49,7 +49,7 @@ class Ledger:
     """See the module. `path` is a file; ":memory:" serves tests. Times are monotonic seconds.
 
     Opening a ledger under another `groups_per_step` or `max_staleness` plans the groups in flight again.
-    replica: a second place on another node; nothing is acknowledged before it is there, too (see `replica`).
+    follower: nothing is acknowledged before it has it, too.
     hooks: make what has a say in leases and sees what becomes of them (see `lease_hooks`), the first asked first.
     Every method may raise `UnavailableError` when the disk does not take the change; nothing has changed
     then.
@@ -62,14 +62,14 @@ class Ledger:
         base_version: int = 0,
         now: float | None = None,
         hooks: Sequence[HookFactory] = (),
-        replica: Place | None = None,
+        follower: Follower | None = None,
     ) -> None:
         self.settings = settings
-        second = None if replica is None else Replica(replica)
-        self._store = Store(path, base_version, second)
-        files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), replica)
+        self._store = Store(path, base_version, follower)
+        copy = None if follower is None else follower.bodies
+        files = None if str(path) == ":memory:" else BodyFiles(body_folder(path), copy)
         self._bodies = Bodies(self._store, files)
-        self._hooks = Hooks([make(self._store, settings) for make in hooks])
+        self._hooks = Hooks([make(self._store, settings) for make in (*hooks, *hooks_of_settings(settings))])
         self._leases = Leases(self._store, settings, self._hooks, self._bodies)
         self._puts = Puts(self._store, settings, self._leases)
         self._steps = Steps(self._store, settings, self._hooks, self._bodies)
@@ -434,8 +434,7 @@ class Ledger:
             self._store.set_fact(name, value)
         if before != limits:
             self._store.set_fact("staleness_limit", self.settings.max_staleness)
-            # In force for "auto" until the first batch has been taken.
-            self._store.set_fact("over_provision", self._steps.automatic_admission.initial())
+        self._hooks.on_open(before != limits)
 
 
 def body_folder(ledger: str | Path) -> Path:

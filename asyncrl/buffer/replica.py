@@ -19,7 +19,7 @@ import secrets
 import shutil
 import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +45,8 @@ class Place(Protocol):
 
     epoch: int
     """The writer's number, 0 where the place does not count them."""
+    fenced: Callable[[], None]
+    """Called when another buffer has taken the place: this one must end."""
 
     def __str__(self) -> str:
         """Where it is, for messages."""
@@ -74,6 +76,10 @@ class Place(Protocol):
         """Remove all bodies but those that are named, and return those of them that are not there."""
         ...
 
+    def serving(self, url: str) -> None:
+        """Have callers find the buffer there, where they ask the place."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -84,6 +90,7 @@ class FolderPlace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.fenced: Callable[[], None] = lambda: None
         self._log = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -156,6 +163,9 @@ class FolderPlace:
         self._bodies.sweep(named)
         return [body.file for body in named if self._bodies.read(body) is None]
 
+    def serving(self, url: str) -> None:
+        """Nobody asks a folder where the buffer is."""
+
     def close(self) -> None:
         self._close_log()
         if self._lock >= 0:
@@ -175,11 +185,24 @@ class FolderPlace:
 
 
 class Replica:
-    """Keeps the second place of one ledger like it. `place` is closed with it."""
+    """Implements `Follower`: keeps the second place of one ledger like it. `place` is closed with it."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._log = -1
+
+    @property
+    def bodies(self) -> Place:
+        """The place, which has the files of large bodies, too."""
+        return self.place
+
+    def serving(self, url: str) -> None:
+        """See `Place`."""
+        self.place.serving(url)
+
+    def when_replaced(self, act: Callable[[], None]) -> None:
+        """Have `act` called once another buffer has taken the place."""
+        self.place.fenced = act
 
     def start(self, db: sqlite3.Connection, path: str) -> None:
         """Copy the ledger whole, and follow its log from now on.

@@ -130,7 +130,7 @@ def open_database(path: str | Path, base_version: int) -> sqlite3.Connection:
         db.executescript(f"BEGIN IMMEDIATE; {TABLES} {COUNTS} {DIGESTS} COMMIT;")
         wrong = damage(db, COUNTED)
         first = {"schema": SCHEMA_VERSION, "version": base_version, "closed": 0, "paused": 0}
-        steps = {"taken_step": -1, "waited_step": -1, "over_provision": 0}
+        steps = {"taken_step": -1, "waited_step": -1, "over_provision": -1}
         counted = {"leases": 0, "expired": 0, "restarted": 0, "episodes": 0, "no_signal": 0}
         for name, value in (first | steps | counted).items():
             db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asyncrl.buffer.automatic_admission import AutomaticAdmission
 from asyncrl.buffer.bodies import Bodies, Stored
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.counts import by_deadline, in_state
@@ -49,7 +48,6 @@ class Steps:
         self.settings = settings
         self.hooks = hooks
         self.bodies = bodies
-        self.automatic_admission = AutomaticAdmission(settings.max_over_provision, settings.groups_per_step)
 
     def take(self, step: int, now: float) -> Taken:
         facts = self.store.facts()
@@ -64,7 +62,7 @@ class Steps:
                     self.store.set_fact("waited_step", step)
                 return Taken(None, choice.awaited)
             self._mark_taken(choice.groups, step)
-            self._adapt(step, facts["waited_step"] == step, now)
+            self.hooks.on_take(step, facts["waited_step"] == step, now)
         return Taken(self._bodies(self._taken(step)))
 
     def answers(self, step: int) -> bool:
@@ -123,17 +121,6 @@ class Steps:
                 )
             self.store.execute("UPDATE tasks SET state = 'taken', step = ? WHERE seq = ?", (step, seq))
         self.store.set_fact("taken_step", step)
-
-    def _adapt(self, step: int, waited: bool, now: float) -> None:
-        """Adjust the over-provision, where it is automatic."""
-        s = self.settings
-        if s.over_provision != "auto":
-            return
-        left, _ = in_state(self.store, "ready")
-        (tokens,) = self.store.row("SELECT SUM(tokens) FROM tasks WHERE state = 'taken' AND step = ?", step)
-        current = self.store.fact("over_provision")
-        over_provision = self.automatic_admission.after_batch(current, waited, left, tokens, now)
-        self.store.set_fact("over_provision", over_provision)
 
     def drop(self, step: int, leases: Sequence[str], reason: str) -> int:
         """Set groups of the batch aside: they count as dropped, not as trained."""
@@ -218,13 +205,7 @@ class Steps:
         self.store.set_fact("version", version)
         self.store.set_fact("no_signal", 0)
         self.hooks.on_commit(current)
-        if not self.settings.recycle:
-            self._restart_leased()
         return True
-
-    def _restart_leased(self) -> None:
-        restarted = self.store.execute("UPDATE tasks SET state = 'pending' WHERE state = 'leased'").rowcount
-        self.store.set_fact("restarted", self.store.fact("restarted") + restarted)
 
     def rollback_to(self, version: int) -> int:
         """Return how many tasks are planned again."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from asyncrl.buffer.replica import Replica
+from asyncrl.buffer.body_files import BodyCopy
 from asyncrl.buffer.schema import open_database
 from asyncrl.disk import unwritable
 from asyncrl.errors import StorageError, UnavailableError
@@ -18,16 +18,35 @@ REFUSED = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
 NESTED = ("SAVEPOINT inner", "RELEASE inner", ["ROLLBACK TO inner", "RELEASE inner"])
 
 
+class Follower(Protocol):
+    """Has every change of a ledger before its caller gets an answer. Raises `UnavailableError` where it cannot."""
+
+    @property
+    def bodies(self) -> BodyCopy:
+        """Where it keeps the files of large bodies."""
+        ...
+
+    def start(self, db: sqlite3.Connection, path: str) -> None:
+        """Take in the whole ledger, and follow it from now on."""
+        ...
+
+    def ship(self) -> None:
+        """Take in what has been committed since."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Store:
     """One SQLite connection. Not thread-safe."""
 
-    def __init__(self, path: str | Path, base_version: int, replica: Replica | None = None) -> None:
+    def __init__(self, path: str | Path, base_version: int, follower: Follower | None = None) -> None:
         self.path = str(path)
         self._db = open_database(path, base_version)
-        self.replica = replica
-        if replica is not None:
+        self.follower = follower
+        if follower is not None:
             try:
-                replica.start(self._db, self.path)
+                follower.start(self._db, self.path)
             except BaseException:
                 self.close()
                 raise
@@ -42,8 +61,8 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
-        if self.replica is not None:
-            self.replica.close()
+        if self.follower is not None:
+            self.follower.close()
 
     def transaction(self) -> Transaction:
         """All or nothing. Nests: an inner one that fails undoes only itself.
@@ -66,12 +85,12 @@ class Store:
         return len(self._at_end)
 
     def committed(self) -> None:
-        """A transaction with all around it is committed here; have it in the second place, too.
+        """A transaction with all around it is committed here; have the follower take it in, too.
 
         If that fails, what waits for the commit goes on waiting, until a later one is in both places.
         """
-        if self.replica is not None:
-            self.replica.ship()
+        if self.follower is not None:
+            self.follower.ship()
         self.ended(committed=True)
 
     def ended(self, committed: bool, mark: int = 0) -> None:

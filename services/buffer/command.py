@@ -18,13 +18,16 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.buffer.hooks.configured import hooks_of
     from asyncrl.buffer.ledger import LedgerSettings
     from asyncrl.conflicts.curriculum import check_curriculum
+    from asyncrl.credentials import own_credentials
     from asyncrl.run.model_folder import vocab_size
     from asyncrl.services.buffer.service import serve_buffer
+    from asyncrl.services.replica.client import follower_of
 
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
     settings = LedgerSettings.of(config, vocab_size(args.model) if args.model else 0)
     hooks = hooks_of(config, check_curriculum(config))
-    replica = args.replica or config.buffer.replica
-    served: dict[str, Any] = {"hooks": hooks, "replica": replica, **address._asdict()}
+    where = args.replica or config.buffer.replica
+    follower = follower_of(where, ledger, own_credentials().bearer("buffer")) if where else None
+    served: dict[str, Any] = {"hooks": hooks, "follower": follower, **address._asdict()}
     serve_buffer(str(ledger), settings, args.base_version, **served)
     return 0

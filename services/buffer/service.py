@@ -13,12 +13,12 @@ import asyncio
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -37,7 +37,7 @@ from asyncrl.buffer.ledger import (
     Taken,
     UnknownLeaseError,
 )
-from asyncrl.buffer.replica import FolderPlace
+from asyncrl.buffer.store import Follower
 from asyncrl.clock import now_s
 from asyncrl.credentials import Credentials, own_credentials
 from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map
@@ -45,11 +45,11 @@ from asyncrl.data.memory import return_freed_memory
 from asyncrl.data.token_extras.table import check_files, hold_files
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
 from asyncrl.services.buffer import messages
-from asyncrl.services.buffer.hook_routes import HOOK_ROLES, add_hook_routes
+from asyncrl.services.buffer.access import ROLES
+from asyncrl.services.buffer.hook_routes import add_hook_routes
 from asyncrl.services.buffer.members import add_member_routes
 from asyncrl.services.buffer.messages import documented, groups_response, read
 from asyncrl.services.http.app import (
-    ALL_ROLES,
     STATUSES,
     add_hot_route,
     caller_of,
@@ -58,7 +58,6 @@ from asyncrl.services.http.app import (
     serve,
 )
 from asyncrl.services.http.waiting import Waiters
-from asyncrl.services.replica.client import HttpPlace
 from asyncrl.types import FailureClass, Group, Lease
 
 log = logging.getLogger(__name__)
@@ -77,34 +76,6 @@ RETURN_MEMORY_EVERY_S = 10.0
 STALL_S = 5.0
 """A reaper that is this late was suspended with its process, so that no renewals could arrive either."""
 OWN_STATUSES: dict[type[Exception], int] = {UnknownLeaseError: 404, LeaseGoneError: 410}
-
-_TRAINER = (
-    *(
-        "take",
-        "peek",
-        "drop",
-        "reject",
-        "fail_taken",
-        "commit",
-        "rollback",
-        "replan",
-        "staleness_limit",
-        "pause",
-    ),
-    "quarantine",
-)
-_WORKER = ("lease", "renew", "release", "fail", "put", "put_many", "reserve", "put_files", "reclaim")
-ROLES = {
-    **{f"/v1/{name}": {"trainer"} for name in _TRAINER},
-    "GET /v1/bodies": {"trainer", "worker"},
-    "/v1/peek": {"trainer", "old_policy"},
-    **{f"/v1/{name}": {"worker"} for name in _WORKER},
-    **{f"/v1/{name}": {"engine", "env"} for name in ("join", "leave")},
-    "/v1/enroll": {"guest"},
-    **HOOK_ROLES,
-    **dict.fromkeys(("GET /v1/job", "/v1/status", "/metrics"), ALL_ROLES),
-}
-"""Which roles may call what; the launcher may call everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -714,6 +685,18 @@ def _done() -> asyncio.Future[Any]:
     return done
 
 
+class BufferFollower(Follower, Protocol):
+    """What follows the ledger of a buffer, and is told of its process."""
+
+    def serving(self, url: str) -> None:
+        """The buffer answers at `url`."""
+        ...
+
+    def when_replaced(self, act: Callable[[], None]) -> None:
+        """Have `act` called once another buffer has taken over what follows."""
+        ...
+
+
 def serve_buffer(
     ledger: str,
     settings: LedgerSettings,
@@ -724,20 +707,15 @@ def serve_buffer(
     ready_file: str | Path | None = None,
     advertise: str = "",
     hooks: Sequence[HookFactory] = (),
-    replica: str = "",
+    follower: BufferFollower | None = None,
 ) -> None:
-    """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from. replica: a folder, or
-    the address of a replica service, of which the ledger is made where it is missing or older."""
+    """Run a buffer until it is stopped. `base_version` is that of the policy the run starts from. follower: has every
+    change before it is acknowledged."""
     credentials = credentials or own_credentials()
-    place: FolderPlace | HttpPlace | None = None
-    if replica.startswith(("http://", "https://")):
-        place = HttpPlace(replica, credentials.bearer("buffer"))
-        place.bring_up(Path(ledger))
-    elif replica:
-        place = FolderPlace(Path(replica))
-    opened = Ledger(ledger, settings, base_version, hooks=hooks, replica=place)
+    opened = Ledger(ledger, settings, base_version, hooks=hooks, follower=follower)
     app = create_buffer_app(opened, credentials)
     serving = None
-    if isinstance(place, HttpPlace):
-        place.fenced, serving = lambda: app.state.request_exit(), place.serving
+    if follower is not None:
+        serving = follower.serving
+        follower.when_replaced(lambda: app.state.request_exit())
     serve(app, host, port, ready_file, serving, advertise)

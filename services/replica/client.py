@@ -16,7 +16,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from asyncrl.buffer.body_files import FileBody
-from asyncrl.buffer.replica import BODIES, EPOCH, LEDGER, facts_of, remove_ledger, restore
+from asyncrl.buffer.replica import (
+    BODIES,
+    EPOCH,
+    LEDGER,
+    FolderPlace,
+    Replica,
+    facts_of,
+    remove_ledger,
+    restore,
+)
 from asyncrl.credentials import authorization
 from asyncrl.data.codec import pack, unpack
 from asyncrl.errors import ConflictError, UnavailableError
@@ -32,6 +41,16 @@ CALL_S = 10.0
 RETRY_S = 10.0
 """How long a replica that does not answer is called again, as while it restarts. The buffer answers nobody then."""
 PAUSE_S = 0.1
+
+
+def follower_of(where: str, ledger: Path, token: str) -> Replica:
+    """Return what keeps a second place of a ledger: a folder, or the replica service at an address, of which the ledger
+    is made where it is missing or older. token: good for buffers. Raises `ConfigError`, `UnavailableError`."""
+    if not where.startswith(("http://", "https://")):
+        return Replica(FolderPlace(Path(where)))
+    place = HttpPlace(where, token)
+    place.bring_up(ledger)
+    return Replica(place)
 
 
 class HttpPlace:

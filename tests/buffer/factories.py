@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.buffer.replica import Place
+from asyncrl.buffer.replica import Place, Replica
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 
 
@@ -72,7 +72,9 @@ def ledger(
 ) -> Ledger:
     """A ledger with `count` planned tasks, P = 2, S = 1, G = 2."""
     chosen = {"groups_per_step": 2, "max_staleness": 1, "group_size": 2, "lease_s": 10.0} | settings
-    made = Ledger(path, LedgerSettings(**chosen), now=0.0, replica=replica)  # type: ignore[arg-type]
+    made = Ledger(
+        path, LedgerSettings(**chosen), now=0.0, follower=None if replica is None else Replica(replica)
+    )  # type: ignore[arg-type]
     made.add_tasks(tasks(count))
     return made
 

@@ -44,16 +44,19 @@ class ProcessService:
     def start(self) -> None:
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
-        script = "import json, sys; from asyncrl.services.buffer.service import *; "
-        script += "serve_buffer(*sys.argv[1:2], LedgerSettings(**json.loads(sys.argv[2])), **json.loads(sys.argv[3]))"
+        script = (
+            "import json, sys; from pathlib import Path; from asyncrl.services.buffer.service import *; "
+            "from asyncrl.services.replica.client import follower_of; path, settings, served, where = sys.argv[1:5]; "
+            "follower = follower_of(where, Path(path), own_credentials().bearer('buffer')) if where else None; "
+            "serve_buffer(path, LedgerSettings(**json.loads(settings)), follower=follower, **json.loads(served))"
+        )
         served = {
             "base_version": self.base_version,
             "port": self.port,
             "ready_file": str(ready),
-            "replica": self.replica,
         }
         arguments = [str(self.folder / "ledger.sqlite"), json.dumps(self.settings), json.dumps(served)]
-        self.process = subprocess.Popen([sys.executable, "-c", script, *arguments])
+        self.process = subprocess.Popen([sys.executable, "-c", script, *arguments, self.replica])
         self.url = wait_for_url(ready, lambda: self.process.poll() is None)
 
     def kill(self) -> None:

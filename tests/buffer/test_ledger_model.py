@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from asyncrl.buffer import bodies, replica
 from asyncrl.buffer.ledger import Ledger, LedgerSettings, body_folder
-from asyncrl.buffer.replica import FolderPlace, restore
+from asyncrl.buffer.replica import FolderPlace, Replica, restore
 from asyncrl.buffer.schema import COUNTED
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError, StaleError
@@ -65,7 +65,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.path = self.root / "ledger-0.sqlite"
         self.replica = self.root / "second" if replicated else None
         self.patch.setattr(replica, "LONGEST_LOG_BYTES", 300_000)
-        self.book = Ledger(self.path, self.settings, now=0.0, replica=self._place())
+        self.book = Ledger(self.path, self.settings, now=0.0, follower=self._place())
         self.version = 0
         self.planned = 0
         self.state = {}
@@ -87,7 +87,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- crashing ------------------------------------------------------------------------------------------
 
     def _place(self):
-        return None if self.replica is None else FolderPlace(self.replica)
+        return None if self.replica is None else Replica(FolderPlace(self.replica))
 
     def call(self, act, crash):
         """Run `act(ledger)`; `crash` is None, "before" or "after" a commit. The caller repeats a crashed call.
@@ -125,7 +125,7 @@ class LedgerMachine(RuleBasedStateMachine):
             target.unlink(missing_ok=True)
             Path(f"{target}-wal").unlink(missing_ok=True)
             assert restore(self.replica, target)["lost"] == 0
-        self.book = Ledger(self.path, self.settings, now=self.now, replica=self._place())
+        self.book = Ledger(self.path, self.settings, now=self.now, follower=self._place())
         files = {int(path.stem) for path in body_folder(self.path).iterdir()}
         named = {n for (n,) in self.book._store.rows("SELECT file FROM bodies WHERE file IS NOT NULL")}
         assert files == named, "what was written without a row is swept"

@@ -8,7 +8,7 @@ import pytest
 from asyncrl.buffer import replica
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.buffer.ledger import Ledger
-from asyncrl.buffer.replica import FolderPlace, restore
+from asyncrl.buffer.replica import FolderPlace, Replica, restore
 from asyncrl.errors import ConfigError, StorageError
 from tests.buffer.factories import group, lease, ledger, tasks
 
@@ -89,7 +89,9 @@ def test_a_ledger_goes_on_from_its_replica_elsewhere(tmp_path, book):
     book.close()
     shutil.rmtree(tmp_path / "first")
     restore(tmp_path / "second", tmp_path / "other" / "ledger.sqlite")
-    again = Ledger(tmp_path / "other" / "ledger.sqlite", settings, replica=FolderPlace(tmp_path / "second"))
+    again = Ledger(
+        tmp_path / "other" / "ledger.sqlite", settings, follower=Replica(FolderPlace(tmp_path / "second"))
+    )
     assert again.put(sent).duplicate
     again.put(group(lease(again), length=LARGE))
     assert len(again.take(0).groups) == 2
@@ -97,7 +99,7 @@ def test_a_ledger_goes_on_from_its_replica_elsewhere(tmp_path, book):
 
 
 def test_nothing_is_acknowledged_that_the_replica_does_not_take(tmp_path, book):
-    second = book._store.replica
+    second = book._store.follower
     kept = second.place._log
     with open("/dev/full", "wb", buffering=0) as full:
         second.place._log = full.fileno()
@@ -117,9 +119,9 @@ def test_a_replica_is_one_ledgers_and_never_behind_it(tmp_path, book):
     lease(book)
     book.close()
     with pytest.raises(ConfigError, match=r"is the replica of another ledger; give .* an empty folder"):
-        Ledger(tmp_path / "new.sqlite", settings, replica=FolderPlace(tmp_path / "second"))
+        Ledger(tmp_path / "new.sqlite", settings, follower=Replica(FolderPlace(tmp_path / "second")))
     with pytest.raises(ConfigError, match=r"is ahead of .*earlier.sqlite.* run: asyncrl restore"):
-        Ledger(tmp_path / "earlier.sqlite", settings, replica=FolderPlace(tmp_path / "second"))
+        Ledger(tmp_path / "earlier.sqlite", settings, follower=Replica(FolderPlace(tmp_path / "second")))
     with pytest.raises(ConfigError, match=r"ledger.sqlite: exists; move it away"):
         restore(tmp_path / "second", path)
     with pytest.raises(ConfigError, match="holds no replica of a ledger"):

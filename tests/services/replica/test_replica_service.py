@@ -86,7 +86,7 @@ def test_a_buffer_that_was_replaced_acknowledges_nothing_more_and_ends(served):
     first = opened("first")
     lease(first)
     ended = []
-    first._store.replica.place.fenced = lambda: ended.append(True)
+    first._store.follower.place.fenced = lambda: ended.append(True)
     second = opened("second")
     with pytest.raises(
         UnavailableError, match=r"another buffer has attached to this replica .*; this buffer ends"
@@ -118,7 +118,7 @@ def test_callers_follow_the_buffer_and_may_not_touch_the_copy(served, tmp_path):
         for name in ("first", "second"):
             book = opened(name)
             buffer = AppThread(create_buffer_app(book, RUN), tmp_path, name)
-            book._store.replica.place.serving(buffer.url)
+            book._store.follower.place.serving(buffer.url)
             # Those that ask at the same time are all sent there.
             leases = await asyncio.gather(*(client.lease("w", 0.0) for _ in range(2)))
             found = {one.task.id for one in leases}
