@@ -186,7 +186,8 @@ class Config(Section):
     def _fits(self, info: ValidationInfo) -> Config:
         if (info.context or {}).get("checked"):
             return self
-        from asyncrl.config_checks import policy_problems, section_problems
+        from asyncrl.config_checks import section_problems
+        from asyncrl.conflicts.between import policy_problems
 
         if problem := next(section_problems(self), ""):
             raise ValueError(problem)

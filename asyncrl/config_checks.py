@@ -1,8 +1,8 @@
 """Every check across the sections of a configuration, made before anything starts. Imports no torch.
 
 Sections check their own keys. What features exclude is stated beside each in `asyncrl/conflicts/`; here all are asked:
-by `section_problems` and `policy_problems` whenever a configuration is read, by `check_objective` and
-`check_policy_objectives` once its import paths can be resolved.
+by `section_problems` whenever a configuration is read, by `check_objective` once its import paths can be resolved. What
+lies between several recipes of one run is in `asyncrl/conflicts/between.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.algo.settings import needed, resolve_settings
-from asyncrl.conflicts.protocol import Asked, ManyPolicies, Recipe
+from asyncrl.conflicts.protocol import Asked, Recipe
 from asyncrl.conflicts.registry import FEATURES
 from asyncrl.errors import ConfigError
 
@@ -20,12 +20,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield the conflicts between keys of different sections."""
     for one in FEATURES:
         yield from one.sections(recipe)
-
-
-def policy_problems(recipe: ManyPolicies) -> Iterator[str]:
-    """Yield the conflicts between the recipe's own policy and further ones."""
-    for one in FEATURES:
-        yield from one.policies(recipe)
 
 
 def check_objective(recipe: Recipe) -> dict[str, Any]:
@@ -39,10 +33,3 @@ def check_objective(recipe: Recipe) -> dict[str, Any]:
         for problem in one.objective(recipe, asked):
             raise ConfigError(problem)
     return settings
-
-
-def check_policy_objectives(recipe: ManyPolicies) -> None:
-    """Refuse objectives of further policies that do not go with the recipe's own. Raises `ConfigError`."""
-    for one in FEATURES:
-        for problem in one.policy_objectives(recipe):
-            raise ConfigError(problem)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from asyncrl.types import Decoding, PlacedImage
+from asyncrl.types import Decoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,8 @@ class GenerateRequest:
     """Requests of lower order are scheduled first when there are more than an engine runs at once."""
     decoding: Decoding | None = None
     """None samples from the policy itself."""
-    routed_from: int | None = None
-    """Report the experts of the tokens from here on, if the engine records them; None asks for none."""
-    commit: bool = False
-    """Report commitments to the hidden states of the sampled tokens, if the engine makes them."""
-    images: tuple[PlacedImage, ...] = ()
-    """What some of the tokens stand for."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """What is shown to the engine or asked of it besides tokens, by the kind of extra (`data.token_extras`)."""
     version: int | None = None
     """The version of the adapter that samples, which the engine must hold; None for the newest."""
 

@@ -15,7 +15,7 @@ from asyncrl.credentials import Credentials, read_credentials
 from asyncrl.endpoint import announced_url
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.engine.client import policy_url
+from asyncrl.services.engine.urls import policy_url
 
 log = logging.getLogger("asyncrl.launch")
 

@@ -8,7 +8,8 @@ import pytest
 
 from asyncrl.algo.presets import PRESETS
 from asyncrl.config import parse_config
-from asyncrl.config_checks import check_objective, check_policy_objectives
+from asyncrl.config_checks import check_objective
+from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.errors import ConfigError
 from asyncrl.launch.check import check_recipe
 

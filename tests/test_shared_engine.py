@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from asyncrl.run.metrics import read_metrics
-from asyncrl.services.engine.client import policy_url
+from asyncrl.services.engine.urls import policy_url
 from tests.credentials import AUTHORIZED
 from tests.runs import RECIPE, UNHURRIED, guest, processes_of, start, wait_for_step
 from tests.waiting import running, wait_until

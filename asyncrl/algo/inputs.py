@@ -58,8 +58,8 @@ class LossInputs:
     group: Tensor | None = None
     """[B] integer prompt index, for pairwise losses."""
     own_rows: Tensor | None = None
-    """[B] bool: the rows that policies of this run have sampled, None for all. The others are trained alike, and
-    diagnostics leave them out."""
+    """[B] bool: the rows that this run has sampled, None for all. The others are trained alike, and diagnostics leave
+    them out."""
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     """[B,T] each, by name: what parts of the step and advantage estimators give beyond the fields, for the losses that
     read it. One that is computed by the current policy carries its gradient."""
@@ -115,7 +115,7 @@ class LossInputs:
 
     @property
     def own(self) -> LossInputs:
-        """These inputs with the rows masked out that no policy of this run has sampled."""
+        """These inputs with the rows masked out that this run has not sampled."""
         if self.own_rows is None:
             return self
         return replace(self, mask=self.mask & self.own_rows[:, None])

@@ -9,8 +9,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from asyncrl.algo.curation.signal import differ
 from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.failures import note_failures
@@ -19,8 +17,9 @@ from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_group
 from asyncrl.data.token_extras.table import token_ids_of
+from asyncrl.data.trajectory_info import info_token_ids
 from asyncrl.errors import InputError, StaleError
-from asyncrl.types import ANSWER_IDS, MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
+from asyncrl.types import MAX_REWARD, NOT_SAMPLED, FailureClass, Group, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +182,7 @@ class Puts:
 
 def _check_vocabulary(t: Trajectory, vocab_size: int) -> None:
     """Raise `InputError` for a token of any kind that the model does not have; 0 knows none that it has not."""
-    named = {"token_ids": t.token_ids, f"info.{ANSWER_IDS}": np.asarray(t.info.get(ANSWER_IDS, ()), np.int64)}
-    named |= token_ids_of(t.extras)
+    named = {"token_ids": t.token_ids, **info_token_ids(t.info), **token_ids_of(t.extras)}
     for name, ids in named.items():
         if vocab_size and len(ids) and (highest := int(ids.max())) >= vocab_size:
             raise InputError(

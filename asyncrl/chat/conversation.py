@@ -65,7 +65,7 @@ class Conversation:
         # A malformed call is in neither the content nor the calls.
         self.builder.turn_messages.append((len(self.messages), text if action.parse_errors else ""))
         self.messages.append(_assistant_message(action))
-        self._expected = action.answer_ids()
+        self._expected = action.call_ids()
         self._names = called_names(self.messages[-1])
 
     def _failure(self, messages: list[Message], error: InputError) -> EpisodeError:
@@ -137,7 +137,7 @@ class Conversations:
         return agent, len(self.by_agent[agent].builder.sampled_turns()) - 1
 
     def credit(self, step: Step) -> None:
-        """Credit the turn just taken, and the last turns of other agents that the step names.
+        """Credit the turn just taken, and the last turn of each other agent that the step names.
 
         A verdict is the episode's, whoever took its last turn. Raises `EnvironmentFailure` when the step names an agent
         that has taken no turn.

@@ -35,7 +35,7 @@ class TrajectoryBuilder:
         self.episode_index = episode_index
         self.started = time.monotonic()
         self.conversation: list[Message] = []
-        """The messages so far, kept by the player of the episode; a judge reads them."""
+        """The messages so far, kept by the player of the episode, for whoever scores it."""
         self.turn_messages: list[tuple[int, str]] = []
         """Place in `conversation` of each turn, and its text where the message does not hold all of it."""
         self.cut_text = ""
@@ -109,8 +109,9 @@ class TrajectoryBuilder:
             collector.drop(self.num_tokens)
 
     def asked(self) -> dict[str, Any]:
-        """Return the fields of the next `GenerateRequest` that the extras need."""
-        return {name: value for one in self.collected.values() for name, value in one.asked().items()}
+        """Return the extras of the next `GenerateRequest`."""
+        found = {name: collector.asked() for name, collector in self.collected.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def last_turn(self) -> np.ndarray:
         """Return the ids of the turn sampled last. [N] int32."""

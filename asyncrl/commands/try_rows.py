@@ -42,10 +42,11 @@ def add(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     from asyncrl.config import load_config
     from asyncrl.launch.check import check_evaluation
+    from asyncrl.launch.data_rows import has_rows, rows_of
     from asyncrl.launch.evaluate import play_tasks
     from asyncrl.launch.samples import FirstSamples, chosen_rows
     from asyncrl.launch.supervised import start_model
-    from asyncrl.launch.tasks import has_rows, rows_of, tasks_of
+    from asyncrl.launch.tasks import tasks_of
 
     for option, value in (("--rows", args.rows), ("--samples", args.samples)):
         if value < 1:

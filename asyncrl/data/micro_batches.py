@@ -152,14 +152,14 @@ class _Size:
     ) -> None:
         self._lengths, self._budget, self._packing = lengths, budget, packing
         self._shared = {} if packing is None else packing.shared_within(rows)
-        self._count = self._widest = self._nodes = 0
+        self._count = self._widest = self._distinct = 0
         self._group: int | None = None
 
     def add(self, rows: list[int]) -> bool:
         """Return whether `rows` fit; where they do not, they begin the next micro-batch."""
         if self._count and self._fits(rows):
             return True
-        self._count = self._widest = self._nodes = 0
+        self._count = self._widest = self._distinct = 0
         self._group = None
         self._fits(rows)
         return False
@@ -173,9 +173,9 @@ class _Size:
             return padded <= self._budget
         for row in rows:
             group = self._packing.groups[row]
-            self._nodes += self._packing.lengths[row] - (self._shared[row] if group == self._group else 0)
+            self._distinct += self._packing.lengths[row] - (self._shared[row] if group == self._group else 0)
             self._group = group
-        return self._nodes <= self._budget and padded <= PADDED_RATIO * self._budget
+        return self._distinct <= self._budget and padded <= PADDED_RATIO * self._budget
 
 
 def _split_until(plan: list[list[int]], count: int) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from asyncrl.data.fields import MAX_NUMBER, check_text
 from asyncrl.errors import InputError
 from asyncrl.types import (
@@ -111,6 +113,15 @@ _INFO: Mapping[str, Check] = {
     "trained_tokens": _real(MAX_NUMBER),
 }
 """By key, what its value must be."""
+
+
+_HOLDS_TOKENS = (ANSWER_IDS,)
+"""Keys whose values are token ids."""
+
+
+def info_token_ids(info: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the ids of all tokens that an `info` holds, by their place, such as `info.KEY`."""
+    return {f"info.{key}": np.asarray(info[key], np.int64) for key in _HOLDS_TOKENS if key in info}
 
 
 def checked_info(raw: Mapping[str, Any], where: str, episode_index: int) -> dict[str, Any]:

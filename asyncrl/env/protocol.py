@@ -48,7 +48,7 @@ class Action:
     reasoning: str = ""
     """What the model thought before it, where `model.reasoning_format` splits it off; environments are not sent it."""
 
-    def answer_ids(self) -> list[str]:
+    def call_ids(self) -> list[str]:
         """Return the `tool_call_id`s of the answers to the turn: those of its calls, then of its malformed ones."""
         return [call.id for call in self.tool_calls] + [
             tool_call_id(number, "fail") for number in range(len(self.parse_errors))
@@ -56,7 +56,7 @@ class Action:
 
     def error_messages(self) -> list[Message]:
         """Return a tool message for each malformed call that says what is wrong with it."""
-        ids = self.answer_ids()[len(self.tool_calls) :]
+        ids = self.call_ids()[len(self.tool_calls) :]
         return [
             {"role": "tool", "tool_call_id": call_id, "content": f"error: {text}"}
             for call_id, text in zip(ids, self.parse_errors, strict=True)

@@ -30,7 +30,7 @@ from asyncrl.gateway.tree import Call, digest, images, path, token_ids
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.images import MAX_IMAGES, moved
 from asyncrl.together import together
-from asyncrl.types import Message
+from asyncrl.types import IMAGES, Message
 
 OnText = Callable[[str], None]
 MAX_READINGS = 16
@@ -298,7 +298,7 @@ class Sampler:
             min_version=episode.spec.min_version,
             order=episode.spec.order,
             decoding=sampling.decoding,
-            images=prepared.read_images,
+            extras={IMAGES: prepared.read_images} if prepared.read_images else {},
         )
         # In a task of its own, so that ending the episode ends the wait without cancelling the HTTP handler.
         task = asyncio.ensure_future(self.engines.generate(request))

@@ -13,7 +13,7 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
-from asyncrl.launch.tasks import has_rows, rows_of
+from asyncrl.launch.data_rows import has_rows, rows_of
 from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
 

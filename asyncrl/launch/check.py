@@ -15,8 +15,9 @@ from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
-from asyncrl.config_checks import check_objective, check_policy_objectives
+from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
+from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.conflicts.curriculum import check_curriculum
 from asyncrl.env.config_check import (
     check_environment,
@@ -32,11 +33,12 @@ from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
 from asyncrl.launch.base_model import base_model_is_cached
+from asyncrl.launch.data_rows import has_rows
 from asyncrl.launch.placement import plan
 from asyncrl.launch.sinks import check_sinks
 from asyncrl.launch.spread import check_machines, check_one_machine
 from asyncrl.launch.task_pool import pool_of
-from asyncrl.launch.tasks import has_rows, tasks_of
+from asyncrl.launch.tasks import tasks_of
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved

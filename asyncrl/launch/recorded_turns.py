@@ -12,7 +12,7 @@ import numpy as np
 from asyncrl.env.protocol import MAIN_AGENT, agent_of
 from asyncrl.errors import AgentError, InputError
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.types import Status
+from asyncrl.types import IMAGES, Status
 
 SHOWN_TOKENS = 8
 
@@ -58,7 +58,9 @@ class RecordedCalls:
     async def generate(self, request: GenerateRequest) -> Generated:
         """Return what followed, at most as much as is asked for. Raises `InputError` for an unknown context."""
         context = request.token_ids
-        found = list(self._following(context, [(image.start, image.key) for image in request.images]))
+        found = list(
+            self._following(context, [(image.start, image.key) for image in request.extras.get(IMAGES, ())])
+        )
         if not found:
             self.difference = self.difference or self._leaves_at(context)
             raise InputError("the recorded episode has no call with this context")

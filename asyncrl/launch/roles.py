@@ -18,7 +18,7 @@ from asyncrl.launch.supervise import Supervisor
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
 from asyncrl.services.buffer.client import BufferClientSync
-from asyncrl.services.engine.client import policy_url
+from asyncrl.services.engine.urls import policy_url
 from asyncrl.weights.folders import policy_weights
 
 log = logging.getLogger("asyncrl.launch")

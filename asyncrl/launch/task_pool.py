@@ -8,8 +8,9 @@ from itertools import islice
 from asyncrl.config import Config
 from asyncrl.config_sections import MAX_POOL
 from asyncrl.errors import ConfigError
+from asyncrl.launch.data_rows import has_rows, rows_of
 from asyncrl.launch.shares import own_share
-from asyncrl.launch.tasks import has_rows, rows_of, tasks_of
+from asyncrl.launch.tasks import tasks_of
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.hook_client import add_pool
 from asyncrl.types import Task

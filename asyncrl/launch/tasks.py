@@ -9,10 +9,8 @@ from asyncrl.config import Config
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.importers.records import reader_of
+from asyncrl.launch.data_rows import has_rows, rows_of
 from asyncrl.launch.shares import own_share
-from asyncrl.rewards.golds import gold_check
-from asyncrl.rows.data import Data, open_data
 from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
 from asyncrl.types import Task
 
@@ -78,16 +76,6 @@ def tasks_of(config: Config, split: str) -> Iterator[Task]:
     if env.task_file and split == "train":
         raise ConfigError(f"env.task_file: {env.task_file}: every task is held out; none is left to train on")
     return load_env(env.name).tasks(split, env.name, **env.config)
-
-
-def has_rows(config: Config) -> bool:
-    """Whether the tasks are the rows of `[data]`."""
-    return bool(config.data.set or config.data.train or config.data.heldout)
-
-
-def rows_of(config: Config) -> Data:
-    """Return the rows of `[data]`. Raises as `open_data` does."""
-    return open_data(config.data, config.model.path, reader_of, gold_check)
 
 
 def _numbered(tasks: Iterable[Task]) -> Iterator[Task]:

@@ -28,6 +28,7 @@ from asyncrl.gpus import found_gpus
 from asyncrl.http_clients import open_url
 from asyncrl.launch.activity import ActivityLog
 from asyncrl.launch.buffer_report import BufferReport
+from asyncrl.launch.data_rows import has_rows, rows_of
 from asyncrl.launch.engine_troubles import EngineTroubleReport, EngineTroubles
 from asyncrl.launch.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.failures import USABLE
@@ -47,7 +48,6 @@ from asyncrl.launch.sinks import SinkProcesses
 from asyncrl.launch.spread import ClusterOptions, check_one_machine, on_nodes
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.launch.supervised import start_model
-from asyncrl.launch.tasks import has_rows, rows_of
 from asyncrl.launch.weights_folder import check_room
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown

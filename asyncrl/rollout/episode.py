@@ -36,7 +36,7 @@ class Session(Protocol):
 
 
 class EnvOpener(Protocol):
-    """Opens sessions: over HTTP, in process, or a gateway's."""
+    """Opens sessions: over HTTP or in process."""
 
     async def open(self, task: Task, config: dict[str, Any]) -> Session: ...
 
@@ -190,8 +190,7 @@ class ChatPlayer:
             min_version=request.min_version,
             agent=conversations.agent,
             order=request.order,
-            **self.settings.asked,
-            **builder.asked(),
+            extras={**self.settings.asked, **builder.asked()},
         )
         with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
             generated = await (request.generator or self.generator).generate(asked)

@@ -2,7 +2,7 @@
 
     request --> attempt 1, 2, ... , each: player.play, within the episode's time limit --> trajectories
 
-`rollout.episode.ChatPlayer` plays against an environment, `gateway.agent_player.AgentPlayer` lets an agent play.
+`rollout.episode.ChatPlayer` samples the turns itself; other players have programs of others take them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EpisodeRequest:
     order: int = 0
     """Place among the requests that wait for an engine, lower ones first."""
     prefix: GivenPrefix | None = None
-    """First turns that are given, not sampled. Agents behind the gateway are given none."""
+    """First turns that are given, not sampled, by a player that samples the turns itself."""
     max_turns: int = 0
     """Turns of the episode, where fewer than the player allows; 0 for as many as it allows."""
     opening: Callable[[list[Message]], list[Message]] = _unchanged
@@ -70,7 +70,7 @@ class EpisodeRequest:
     info: dict[str, Any] = field(default_factory=dict)
     """Goes into the `info` of the main agent's trajectory."""
     generator: Generator | None = None
-    """Samples the turns; None for the player's own. Agents behind the gateway always use their own."""
+    """Samples the turns; None for the player's own. Read by a player that samples the turns itself."""
     notes: tuple[Note, ...] = ()
     """What is noted on each trajectory at the episode's end."""
     timeout_s: float = 3600.0

@@ -212,8 +212,8 @@ class Batches:
         )
 
     def _has_tasks(self) -> bool:
-        """False until the launcher has planned tasks, which it does after the evaluation of the base model: that time
-        is no part of the wait for a batch."""
+        """False until the launcher has planned tasks, which it may do long after the start: that time is no part of the
+        wait for a batch."""
         if self.source is not None and not self._planned:
             counts = self.source.stats()
             self._planned = bool(counts["admitted"] or counts["pending"] or counts["plan_closed"])

@@ -41,6 +41,10 @@ class TrainerArguments:
     machines: int = 1
     """Over which the ranks are spread."""
 
+    def num_ranks(self, config: Config) -> int:
+        """Return how many ranks the trainer has been started with."""
+        return config.train.ranks_each * self.machines
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRun:

@@ -92,7 +92,7 @@ class TrainerCallback:
     """Returns the past versions that engines keep beside a version; None for a callback that keeps none."""
 
     @property
-    def rate_scale(self) -> float:
+    def rate_factor(self) -> float:
         """What the scheduled learning rate is multiplied with."""
         return 1.0
 

@@ -1,7 +1,7 @@
 """A model's tensors under the names and in the shapes of its checkpoint, which vLLM and transformers load.
 
-transformers keeps the experts of a layer fused in one parameter, while checkpoints and vLLM's loaders name each
-expert's weights; other families rename parameters. transformers undoes that when it saves a model, and here for one
+transformers keeps some weights of a layer fused in one parameter, while checkpoints and vLLM's loaders name each by
+itself; other families rename parameters. transformers undoes that when it saves a model, and here for one
 parameter at a time.
 """
 

@@ -43,7 +43,7 @@ class CollapseGuard(TrainerCallback):
         self.state = GuardState()
 
     @property
-    def rate_scale(self) -> float:
+    def rate_factor(self) -> float:
         return self.state.scale
 
     def update(self, batch: StepBatch, metrics: dict[str, float], checkpoints: Sequence[int]) -> Judgement:

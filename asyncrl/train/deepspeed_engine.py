@@ -19,14 +19,13 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
 from deepspeed.utils import safe_get_full_fp32_param
 from torch import Tensor, nn
 from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deepspeed_config
 
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
+from asyncrl.train.accumulated import apply_gradients, forget_gradients
 from asyncrl.train.checkpoint_form import VersionForm, form_of
 from asyncrl.train.engine_parts import layout_of, parts_of
 from asyncrl.train.optimizers import attach, make_optimizer
@@ -263,45 +262,16 @@ class TrainEngine:
 
     def discard(self) -> None:
         """Forget the accumulated gradient; weights and moments stay. Call on every rank."""
-        optimizer = self.engine.optimizer
         self._probe.zero_()
-        if self.stage == 0:
-            self.engine.zero_grad()
-            return
-        optimizer.zero_grad(set_to_none=True)
-        if isinstance(optimizer, BF16_Optimizer):
-            return
-        if self.stage == 3:
-            optimizer.averaged_gradients = {}
-            return
-        optimizer._release_preflattened_grad_buffers()
-        for key in optimizer.averaged_gradients:
-            optimizer.averaged_gradients[key] = optimizer.all_grad_tensors[key] = None
-        optimizer.micro_step_id = INITIAL_MICRO_STEP_ID
+        forget_gradients(self.engine, self.stage)
 
     def step(self, learning_rate: float, divide_by: float = 1.0) -> float:
         """Apply the accumulated gradient, divided by `divide_by`; return its norm before clipping."""
         self.progress.mark()
         self._probe.zero_()
-        optimizer = self.engine.optimizer
-        for group in optimizer.param_groups:
+        for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate
-        if self.stage == 0:
-            grads = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
-            for grad in grads:
-                grad.div_(divide_by)
-            norm = float(torch.nn.utils.get_total_norm(grads))
-            self.engine.step()
-            return norm
-        if isinstance(optimizer, BF16_Optimizer):
-            for flat in optimizer.fp32_groups_gradients_flat:
-                flat.div_(divide_by)
-        elif divide_by != 1.0:
-            # What DeepSpeed divides by is its loss scale, which multiplied no loss here.
-            optimizer.custom_loss_scaler, optimizer.external_loss_scale = True, divide_by
-        self.engine.step()
-        optimizer.custom_loss_scaler, optimizer.external_loss_scale = False, None
-        return float(self.engine.get_global_grad_norm())
+        return apply_gradients(self.engine, self.stage, divide_by)
 
     @property
     def num_shares(self) -> int:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asyncrl.config import TrainConfig
 from asyncrl.errors import StopError
 from asyncrl.train.batches import BatchSource
 from asyncrl.train.callbacks import TrainerCallback
@@ -22,7 +23,7 @@ def leave_out(
     state: Mapping[str, Any],
     callbacks: Sequence[TrainerCallback],
     source: BatchSource | None,
-    stop: bool,
+    config: TrainConfig,
 ) -> None:
     """Have callbacks save poisoned groups, and the buffer drop them. A collective; `source` is rank 0's.
 
@@ -37,5 +38,5 @@ def leave_out(
         log.error("step %d leaves out poisoned groups (%s), kept in %s", batch.step, message, path)
         source.drop(batch.step, list(wrong), "poison")
     next(iter(engines.values())).barrier()
-    if stop:
+    if config.on_poison == "stop":
         raise StopError(f"step {batch.step}: {message}; train.on_poison is 'stop'")

@@ -31,7 +31,8 @@ class TrunkInput(Protocol):
     kind: str
     """The kind of the extras that it is made of."""
     keyword: str
-    """The argument [B,T,...] by which the trunk hands it to its layers; [N,...] for the nodes of a tree."""
+    """The argument [B,T,...] by which the trunk hands it to its layers; [N,...] for the distinct tokens of a
+    tree."""
 
     def given(self, extras: Extras) -> Tensor | None:
         """Return the argument [B,T,...]; None where rows have none. Rows that share a token agree in it there."""
@@ -52,7 +53,7 @@ class TrunkHead(Protocol):
     def read(
         self, want: tuple[str, ...], hidden: Tensor, tree: PrefixTree | None, target: Tensor
     ) -> dict[str, Tensor]:
-        """Return those of `want` that it gives, from hidden states [B,T,H], or [N,H] of a tree's nodes.
+        """Return those of `want` that it gives, from hidden states [B,T,H], or [N,H] of a tree's tokens.
 
         target: [B,T] bool, the sampled tokens but for the first of each row.
         """
@@ -150,8 +151,8 @@ class PolicyModel(nn.Module):
             hidden = self.rows(self.model.base_model, token_ids, extras, more)
             return _Run(hidden, hidden[:, :-1][target[:, 1:]], token_ids[target])
         tree = tree_of(token_ids, mask, list(more.values()))
-        of_nodes = {name: value.flatten(0, 1)[tree.sources] for name, value in more.items()}
-        computed = run_trunk(self.model.base_model, tree, of_nodes)
+        of_distinct = {name: value.flatten(0, 1)[tree.sources] for name, value in more.items()}
+        computed = run_trunk(self.model.base_model, tree, of_distinct)
         chosen, again = torch.unique(tree.rows[target], return_inverse=True)
         first = torch.empty_like(chosen).scatter_(0, again, torch.arange(len(again), device=chosen.device))
         before = tree.parents[chosen]

@@ -165,7 +165,7 @@ class Trainer:
         return streamed, self.batches.gather(streamed, times)
 
     def _train(self, batch: StepBatch, streamed: StreamedStep | None) -> StepReport:
-        """Take the step that was streamed or, where that cannot be, the whole batch's; then judge it."""
+        """Take the step that was streamed or, where that cannot be, the whole batch's; callbacks learn from it."""
         report = streamed.finish(batch) if streamed is not None else None
         if report is None:
             trained = batch
@@ -186,8 +186,7 @@ class Trainer:
     def _leave_out(self, batch: StepBatch, found: dict[int, str]) -> None:
         """Take groups that are not finite out of the batch. Raises `StopError` where the recipe says so."""
         engines = {"policy": self.engine, **self.auxiliary.trained_engines}
-        stop = self.config.train.on_poison == "stop"
-        leave_out(batch, found, engines, self.state_dict(), self.callbacks, self.source, stop)
+        leave_out(batch, found, engines, self.state_dict(), self.callbacks, self.source, self.config.train)
 
     def _after_step(self, batch: StepBatch, report: StepReport, waiting: bool = False) -> None:
         """Let callbacks learn from the step, and go back to an earlier policy as they say. A collective.
@@ -230,7 +229,7 @@ class Trainer:
         """Return the learning rate of the step that starts at `version`."""
         rate = scheduled_rate(self.config.train, version)
         for one in self.callbacks:
-            rate *= one.rate_scale
+            rate *= one.rate_factor
         return rate
 
     def _wait_for_publication(self) -> None:

@@ -25,6 +25,7 @@ SAMPLING = re.compile(
 some that call any method of the workers, write files or load weights, and each release of vLLM may bring more."""
 TOKENS = re.compile(r"/(?:tokenize|detokenize|version|ping)")
 CALLERS = frozenset({"run", "trainer", "worker", "gateway"})
+"""The roles that sample."""
 
 
 class Guard:

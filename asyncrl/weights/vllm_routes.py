@@ -20,7 +20,7 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
                                    max_model_len}
 
 Hooks add routes of their own, and fields to requests, answers and the state (`vllm_configured` names them).
-`vllm_addresses` says where the routes are of an engine that serves several policies. A frame is a 4-byte little-endian
+`vllm_addresses` says where the routes are on the server. A frame is a 4-byte little-endian
 length and a msgpack map.
 """
 
@@ -42,7 +42,7 @@ from asyncrl.weights.vllm_addresses import PREFIX, address_of
 from asyncrl.weights.vllm_alive import CoreWatch
 from asyncrl.weights.vllm_configured import served_from_environment
 from asyncrl.weights.vllm_generation import generate
-from asyncrl.weights.vllm_guard import SAMPLING
+from asyncrl.weights.vllm_guard import CALLERS, SAMPLING
 from asyncrl.weights.vllm_hooks import Engine
 from asyncrl.weights.vllm_served import Served
 
@@ -56,7 +56,6 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 OPEN_PATH = "/health"
 """Answered without a token."""
 TRUSTED = frozenset({"run", "trainer"})
-SAMPLERS = frozenset({"worker", "gateway"})
 _SAMPLING = frozenset({"generate", "abort", "state"})
 """What callers that sample may call of ours, beside vLLM's `SAMPLING`; the trainer and the run may call all of ours."""
 _TRAINERS = frozenset({"/reset_prefix_cache"})
@@ -147,7 +146,7 @@ class Routes:
         caller = self.access.caller(given)
         if caller is None:
             return Refusal(401, "missing or wrong bearer token")
-        trusted, samples = caller.role in TRUSTED, caller.role in TRUSTED | SAMPLERS
+        trusted, samples = caller.role in TRUSTED, caller.role in CALLERS
         may_call = (trusted and self._trainers(path, route)) or (samples and _samplers(path, route))
         if may_call and scope["type"] == "http":
             return None

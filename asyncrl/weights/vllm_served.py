@@ -64,7 +64,7 @@ class Served:
             self.routes |= hook.routes()
 
     def own(self, request_id: str) -> str:
-        """Return the engine's id for a request, distinct from those of other policies' requests."""
+        """Return the engine's id for a request, distinct from those of whatever else it serves."""
         return f"{self.name}/{request_id}" if self.name else request_id
 
     async def expect(self, engine: Engine, file: WeightFile) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Calculator(Env):
     def step(self, action: Action) -> Step:
         """Answer tool calls; a turn without any is the final answer."""
         if action.parse_errors:
-            answers = ["bad call" for _ in action.answer_ids()]
+            answers = ["bad call" for _ in action.call_ids()]
             return self._go_on(action, answers, matches=False, malformed=1.0)
         if action.tool_calls:
             results = [self._call(call) for call in action.tool_calls]
@@ -116,7 +116,7 @@ class Calculator(Env):
             return Step(done=True, success=False, components=components, matches=matches)
         messages = [
             {"role": "tool", "name": "calc", "tool_call_id": call_id, "content": result}
-            for call_id, result in zip(action.answer_ids(), results, strict=True)
+            for call_id, result in zip(action.call_ids(), results, strict=True)
         ]
         return Step(messages, components=components, matches=matches)
 

@@ -152,7 +152,7 @@ class Recorded(Env):
 
 def _next(turn: RecordedTurn, action: Action) -> list[Message]:
     """Return what the expert was told, as the answers to the policy's own calls."""
-    ids = iter(action.answer_ids())
+    ids = iter(action.call_ids())
     return [m | {"tool_call_id": next(ids, "")} if m["role"] == "tool" else m for m in turn.messages]
 
 
@@ -160,7 +160,7 @@ def _patch(turn: RecordedTurn, action: Action) -> list[Message]:
     """Return what the expert did and was told then."""
     answers: list[Message] = [
         {"role": "tool", "tool_call_id": call_id, "content": "not carried out"}
-        for call_id in action.answer_ids()
+        for call_id in action.call_ids()
     ]
     expert = turn.accepted[0]
     calls = [f"{call.name} {call.arguments}" for call in expert.tool_calls]

@@ -19,7 +19,7 @@ import msgpack
 import numpy as np
 
 from asyncrl.credentials import authorization, bearer
-from asyncrl.data.token_extras.table import reported_extras
+from asyncrl.data.token_extras.table import reported_extras, request_fields, request_files
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.http_checks import LEAST_BYTES_PER_S
@@ -58,15 +58,10 @@ class _Pending:
     sent: bool = False
 
 
-def policy_url(engine: str, name: str) -> str:
-    """Return the URL at which an engine serves a policy: its address for the run's own (""), below it for others."""
-    return f"{engine}/policies/{name}" if name else engine
-
-
 class EngineClient:
     """Implements `generation.Generator` over one engine's `/asyncrl/v1` routes.
 
-    url: the engine's, or that of one of the policies it serves, `ENGINE/policies/NAME`. token: a bearer token; None
+    url: that under which an engine serves the policy. token: a bearer token; None
     for that of this process, see `credentials`. timeout_s: for a turn, from its request to its last token; the engine
     is told to abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
     ready meanwhile are sent together. vocab_size: of the model, 0 where it is not known.
@@ -274,9 +269,11 @@ class EngineClient:
 
 
 def _body(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
-    """Return what one call sends: the requests, and each image that they name once."""
-    files = {image.key: image.data for request in requests for image in request.images}
-    return {"requests": [_encode(request) for request in requests]} | ({"images": files} if files else {})
+    """Return what one call sends: the requests, and what they share."""
+    return {
+        "requests": [_encode(request) for request in requests],
+        **request_files([request.extras for request in requests]),
+    }
 
 
 def _encode(request: GenerateRequest) -> dict[str, Any]:
@@ -285,12 +282,9 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         optional["decoding"] = asdict(request.decoding)
     if request.version is not None:
         optional["version"] = request.version
-    if request.commit:
-        optional["commit"] = True
-    if request.images:
-        optional["images"] = [[image.start, image.end, image.key] for image in request.images]
     return {
         **optional,
+        **request_fields(request.extras),
         "id": request.id,
         "token_ids": np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes(),
         "max_tokens": request.max_tokens,
@@ -299,7 +293,6 @@ def _encode(request: GenerateRequest) -> dict[str, Any]:
         "stop_token_ids": list(request.stop_token_ids),
         "min_version": request.min_version,
         "order": request.order,
-        "routed_from": request.routed_from,
     }
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from asyncrl.algo.commitments import tokens_of
 from asyncrl.data.codec import LOGPROB_TOLERANCE
-from asyncrl.data.token_extras.experts import MAX_ROUTES
+from asyncrl.data.token_extras import table as token_extras
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
 from asyncrl.http_checks import check_msgpack
@@ -34,7 +33,6 @@ MAX_VERSION = 2**31 - 1
 ABORTED = "abort"
 """Ends a request that was given up (vLLM's name)."""
 FINISH_REASONS = ("stop", "length", ABORTED)
-_EXPERTS = {"|u1": 1, "<u2": 2}
 
 
 class GarbageError(InfrastructureError):
@@ -50,7 +48,7 @@ def frame_limit(requests: Iterable[GenerateRequest]) -> int:
     """Return how many bytes the largest answer to one of these requests may have."""
     limit = LEAST_FRAME_BYTES
     for request in requests:
-        if request.routed_from is not None:
+        if token_extras.large_answers(request.extras):
             return MAX_FRAME_BYTES
         listed = (request.decoding.top_logprobs or 0) if request.decoding is not None else 0
         tokens = len(request.token_ids) + request.max_tokens
@@ -133,17 +131,10 @@ def _check_reported(message: Mapping[str, Any], request: GenerateRequest, num: i
     each = (listed or 0) + 1
     _check_likeliest(message, "top_logprobs", num if listed is not None or of_prompt else 0, each)
     _check_likeliest(message, "prompt_logprobs", of_prompt, each)
-    _check_experts(message.get("routed_experts"), request.routed_from is not None, context + num)
-    commitments = message.get("commitments", [])
-    _need(
-        type(commitments) is list and all(type(one) is bytes for one in commitments),
-        "commitments must be bytes",
-    )
     try:
-        covered = sum(map(tokens_of, commitments))
+        token_extras.check_reported(message, request.extras, context, num)
     except ValueError as error:
-        raise GarbageError(f"commitments: {error}") from None
-    _need(not commitments or (request.commit and covered == num), f"commitments must be to {num} tokens")
+        raise GarbageError(str(error)) from None
 
 
 def _check_likeliest(message: Mapping[str, Any], name: str, most: int, each: int) -> None:
@@ -159,26 +150,6 @@ def _check_likeliest(message: Mapping[str, Any], name: str, most: int, each: int
         _need(len(ids) == len(values) <= each, f"{name} must be at most {each} a position")
         _need(all(type(one) is int and 0 <= one <= MAX_TOKEN_ID for one in ids), f"{name} must name tokens")
         _need(all(type(one) is float and not math.isnan(one) for one in values), f"{name} must be numbers")
-
-
-def _check_experts(raw: Any, asked: bool, num_tokens: int) -> None:
-    if raw is None:
-        return
-    _need(
-        asked and type(raw) is dict and set(raw) == {"data", "dtype", "shape"}, "routed_experts: not as asked"
-    )
-    data, dtype, shape = raw["data"], raw["dtype"], raw["shape"]
-    _need(type(dtype) is str and dtype in _EXPERTS, f"routed_experts.dtype must be one of {list(_EXPERTS)}")
-    _need(
-        type(shape) is list
-        and [type(n) for n in shape] == [int] * 3
-        and shape[0] >= 0
-        and min(shape[1:]) >= 1,
-        "routed_experts.shape must be [M,layers,K]",
-    )
-    _need(shape[0] <= num_tokens and shape[1] * shape[2] <= MAX_ROUTES, "routed_experts.shape is too large")
-    size = shape[0] * shape[1] * shape[2] * _EXPERTS[dtype]
-    _need(type(data) is bytes and len(data) == size, f"routed_experts.data must have {size} bytes")
 
 
 def _array(message: Mapping[str, Any], name: str, dtype: str) -> np.ndarray:

@@ -31,7 +31,7 @@ PROBE_TIMEOUT_S = 3.0
 MAX_SESSIONS = 65_536
 """Conversations whose engine is remembered; the oldest ones beyond that are placed like new ones."""
 DEFAULT_TTL_S = 120.0
-"""A conversation without a hint is expected to continue within this time."""
+"""A conversation is expected to continue within this time where its caller knows no better."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Session:
 
 
 class EngineRouter:
-    """Implements `generation.Generator` and `gateway.sampling.Engines`."""
+    """Implements `generation.Generator`. A conversation stays at the engine that has its beginning in its cache."""
 
     def __init__(self, engines: Sequence[EngineClient]) -> None:
         if not engines:

@@ -10,6 +10,7 @@ from asyncrl.config import Config
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callback_context import TrainerArguments
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.train.metrics_log import MetricsLog
@@ -35,35 +36,30 @@ class Recorder:
 
 
 def make_checkpointer(
-    folder: Path,
+    given: TrainerArguments,
     config: Config,
     engine: TrainEngine,
     auxiliary: AuxiliaryModels,
-    model: str,
     recorder: Recorder | None,
-    weights_dir: Path | None = None,
-    machines: int = 1,
 ) -> Checkpointer:
     """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
 
-    weights_dir: in shared memory, beside which those in memory are. machines: over which the ranks are spread.
-
-    A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
-    those steps.
+    Those in memory are beside the weights, in shared memory. A checkpoint is complete only when the trajectories of its
+    steps are written, since a resumed run does not repeat those steps.
     """
     train, store, memory = config.train, None, None
     if train.checkpoint_store and engine.rank == 0:
         from asyncrl.train.checkpoint_store import CheckpointStore
 
         store = CheckpointStore(train.checkpoint_store)
-    if weights_dir is not None and train.memory_checkpoint_every:
+    if train.memory_checkpoint_every:
         from asyncrl.train.memory_checkpoints import FOLDER
 
-        memory = weights_dir / FOLDER
+        memory = given.weights_dir / FOLDER
     return Checkpointer(
-        folder / "checkpoints",
+        given.folder / "checkpoints",
         engine,
-        model,
+        given.model,
         every=config.train.checkpoint_every,
         keep=KEPT_CHECKPOINTS,
         also_every=config.eval.every,
@@ -72,5 +68,5 @@ def make_checkpointer(
         store=store,
         memory=memory,
         memory_every=config.train.memory_checkpoint_every,
-        machines=machines,
+        machines=given.machines,
     )

@@ -51,9 +51,7 @@ def run_trainer(given: TrainerArguments) -> int:
     bearer = given.credentials.bearer("buffer")
     source = BufferClientSync(given.buffer, bearer, config.buffer_outage_s) if first else None
     urls = wait_for_addresses(given.engines, LIMIT_FACTOR * config.run.start_timeout_s) if first else []
-    checkpointer = make_checkpointer(
-        given.folder, config, engine, auxiliary, given.model, recorder, given.weights_dir, given.machines
-    )
+    checkpointer = make_checkpointer(given, config, engine, auxiliary, recorder)
     callbacks = configured(
         CallbackContext(
             config=config, objective=run.objective, arguments=given, engine=engine, auxiliary=auxiliary,
@@ -68,7 +66,7 @@ def run_trainer(given: TrainerArguments) -> int:
     )
     trainer = Trainer(config, engine, run.objective, auxiliary, source, publisher, checkpointer, callbacks)
     publisher.before_commit = trainer.end_work
-    if engine.num_ranks != (wanted := config.train.ranks_each * given.machines):
+    if engine.num_ranks != (wanted := given.num_ranks(config)):
         raise RuntimeError(f"there are {engine.num_ranks} ranks, and {wanted} were started")
     start = time.monotonic()
     prefixes = "computed once" if engine.shares_prefixes else "not shared (this model does not support it)"

@@ -58,7 +58,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.patch.setattr(bodies, "LARGE_BYTES", LARGE_BYTES)
         self.generation = 0
         self.settings = LedgerSettings(
-            per_step, staleness, 2, LEASE_S, MAX_ATTEMPTS,
+            per_step, staleness, 2, LEASE_S, max_attempts=MAX_ATTEMPTS,
             over_provision=beyond, recycle=recycle, token_budget=token_budget,
         )  # fmt: skip
         self.now = 0.0

@@ -146,7 +146,7 @@ def test_the_ids_of_calls_and_malformed_calls_are_nine_alphanumeric_characters(n
     ids = [m["tool_call_id"] for m in action.error_messages()]
     assert all(len(i) == 9 and i.isalnum() for i in ids)
     assert len({*ids, "call00000"}) == number + 2
-    assert action.answer_ids() == ["call00000", *ids]
+    assert action.call_ids() == ["call00000", *ids]
 
 
 def test_a_message_without_text_is_refused_and_not_a_crash(mistral):

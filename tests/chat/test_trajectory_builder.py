@@ -30,10 +30,10 @@ def numbered(start, end):
 def test_each_turn_adds_the_experts_of_what_was_read_since_the_last_one():
     builder = TrajectoryBuilder(Task("t", "e"), 0)
     builder.add_context(np.arange(5, dtype=np.int32))
-    assert builder.asked()["routed_from"] == 0
+    assert builder.asked()["routed_experts"] == 0
     builder.add_turn(answer(3, numbered(0, 7)))
     # The last token was sampled and not yet read.
-    assert builder.asked()["routed_from"] == 7
+    assert builder.asked()["routed_experts"] == 7
     builder.add_context(np.arange(4, dtype=np.int32))
     builder.add_turn(answer(2, numbered(7, 13)))
     builder.add_context(np.arange(4, dtype=np.int32))

@@ -13,7 +13,7 @@ from tests.conflicts.features import SETTINGS, problems, with_features
 
 REFUSED = json.loads(Path(__file__).with_name("refused.json").read_text())
 """The problems of each feature alone, of some, and of each pair ("one + other") of which they are not those of both."""
-NO_FEATURES = {"protocol", "registry"}
+NO_FEATURES = {"between", "protocol", "registry"}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -33,6 +33,6 @@ def test_its_state_comes_back_from_a_checkpoint_and_scales_the_rate():
     guard, again = CollapseGuard(None, None), CollapseGuard(None, None)
     guard.state = GuardState(scale=0.25)
     again.load_state_dict(guard.state_dict())
-    assert (again.state, again.rate_scale) == (guard.state, 0.25)
+    assert (again.state, again.rate_factor) == (guard.state, 0.25)
     assert saved_scale({"guard": guard.state_dict()}) == pytest.approx(0.25)
     assert saved_scale({}) == 1.0

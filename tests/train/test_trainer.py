@@ -13,11 +13,13 @@ from asyncrl.run.checkpoints import MARKER, complete_checkpoints
 from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
 from asyncrl.train import step_batch
 from asyncrl.train.auxiliary_models import AuxiliaryModels
+from asyncrl.train.callback_context import TrainerArguments
 from asyncrl.train.callbacks import Recording, TrainerCallback, Verdict
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.exploiter import Exploiter, Exploiting
 from asyncrl.train.schedule import settle
 from asyncrl.train.step_batch import StepBatch
+from tests.credentials import RUN
 from tests.train.one_step import count_codec, make_engine, snapshot
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
 from tests.waiting import wait_until
@@ -137,7 +139,10 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
     script = Scripted([groups_at(0), groups_at(1)])
     trainer = make_trainer(engine, script, 2)
     recorder = Recorder(tmp_path, ["tensorboard"])
-    saver = make_checkpointer(tmp_path, trainer.config, engine, trainer.auxiliary, tiny_model, recorder)
+    given = TrainerArguments(
+        folder=tmp_path, model=tiny_model, buffer="", engines=[], weights_dir=tmp_path, credentials=RUN
+    )
+    saver = make_checkpointer(given, trainer.config, engine, trainer.auxiliary, recorder)
     trainer.checkpointer = saver
     trainer.callbacks.append(Recording(recorder.on_step, recorder.on_commit))
     saver.finish(trainer.run(), trainer.state_dict())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrl.config import Config
+from asyncrl.types import COMMITMENTS
 
 
 def asked_of(config: Config) -> dict[str, Any]:
-    """Return the fields of every `GenerateRequest` of a run that its extras need."""
-    return {"commit": True} if config.train.commitments else {}
+    """Return what every `GenerateRequest` of a run has as extras, besides those of its context."""
+    return {COMMITMENTS: True} if config.train.commitments else {}

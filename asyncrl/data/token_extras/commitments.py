@@ -30,9 +30,8 @@ class CommitmentsCollector:
     def drop(self, num_tokens: int) -> None:
         """See `Collector`. Only sampled tokens have commitments, and these stay."""
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> None:
         """See `Collector`; whether engines make any is a setting of the run."""
-        return {}
 
     def value(self) -> tuple[bytes, ...] | None:
         """See `Collector`."""
@@ -46,10 +45,33 @@ class Commitments:
     read_by_models = False
     of_sampler = False
     holds_files = False
+    large_answers = False
 
     def collector(self) -> CommitmentsCollector:
         """See `Kind`."""
         return CommitmentsCollector()
+
+    def request(self, value: bool) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"commit": True} if value else {}
+
+    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
+        """See `Kind`."""
+        return {}
+
+    def check_reported(
+        self, message: Mapping[str, Any], value: bool | None, num_read: int, num_sampled: int
+    ) -> None:
+        """See `Kind`: those of all sampled tokens."""
+        found = message.get(self.name, [])
+        if type(found) is not list or not all(type(one) is bytes for one in found):
+            raise ValueError("commitments must be bytes")
+        try:
+            covered = sum(map(tokens_of, found))
+        except ValueError as error:
+            raise ValueError(f"commitments: {error}") from None
+        if found and not (value and covered == num_sampled):
+            raise ValueError(f"commitments must be to {num_sampled} tokens")
 
     def reported(self, message: Mapping[str, Any]) -> tuple[bytes, ...] | None:
         """See `Kind`."""

@@ -43,9 +43,9 @@ class ExpertsCollector:
     def drop(self, num_tokens: int) -> None:
         """See `Collector`. No experts are known of tokens after the last turn."""
 
-    def asked(self) -> dict[str, Any]:
-        """See `Collector`."""
-        return {"routed_from": self.num_tokens}
+    def asked(self) -> int:
+        """See `Collector`: from which token on."""
+        return self.num_tokens
 
     def value(self) -> np.ndarray | None:
         """See `Collector`."""
@@ -59,10 +59,46 @@ class Experts:
     read_by_models = True
     of_sampler = True
     holds_files = False
+    large_answers = True
 
     def collector(self) -> ExpertsCollector:
         """See `Kind`."""
         return ExpertsCollector()
+
+    def request(self, value: int) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"routed_from": value}
+
+    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
+        """See `Kind`."""
+        return {}
+
+    def check_reported(
+        self, message: Mapping[str, Any], value: int | None, num_read: int, num_sampled: int
+    ) -> None:
+        """See `Kind`: experts [M,layers,K] of tokens that were read or sampled."""
+        raw = message.get(self.name)
+        if raw is None:
+            return
+        _need(
+            value is not None and type(raw) is dict and set(raw) == {"data", "dtype", "shape"},
+            "routed_experts: not as asked",
+        )
+        data, dtype, shape = raw["data"], raw["dtype"], raw["shape"]
+        _need(type(dtype) is str and dtype in DTYPES, f"routed_experts.dtype must be one of {list(DTYPES)}")
+        _need(
+            type(shape) is list
+            and [type(n) for n in shape] == [int] * 3
+            and shape[0] >= 0
+            and min(shape[1:]) >= 1,
+            "routed_experts.shape must be [M,layers,K]",
+        )
+        _need(
+            shape[0] <= num_read + num_sampled and shape[1] * shape[2] <= MAX_ROUTES,
+            "routed_experts.shape is too large",
+        )
+        size = shape[0] * shape[1] * shape[2] * np.dtype(dtype).itemsize
+        _need(type(data) is bytes and len(data) == size, f"routed_experts.data must have {size} bytes")
 
     def reported(self, message: Mapping[str, Any]) -> np.ndarray | None:
         """See `Kind`."""
@@ -125,3 +161,8 @@ class Experts:
     def token_ids(self, value: np.ndarray) -> dict[str, np.ndarray]:
         """See `Kind`."""
         return {}
+
+
+def _need(holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)

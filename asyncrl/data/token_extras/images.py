@@ -36,9 +36,9 @@ class ImagesCollector:
         """See `Collector`."""
         self.images = images_in(self.images, 0, num_tokens)
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> tuple[PlacedImage, ...] | None:
         """See `Collector`."""
-        return {"images": self.images}
+        return self.images or None
 
     def value(self) -> tuple[PlacedImage, ...] | None:
         """See `Collector`."""
@@ -52,10 +52,23 @@ class Images:
     read_by_models = True
     of_sampler = False
     holds_files = True
+    large_answers = False
 
     def collector(self) -> ImagesCollector:
         """See `Kind`."""
         return ImagesCollector()
+
+    def request(self, value: Sequence[PlacedImage]) -> dict[str, Any]:
+        """See `Kind`."""
+        return {"images": [[image.start, image.end, image.key] for image in value]}
+
+    def request_files(self, values: Sequence[Sequence[PlacedImage]]) -> dict[str, Any]:
+        """See `Kind`: each file by its key."""
+        files = {image.key: image.data for value in values for image in value}
+        return {"images": files} if files else {}
+
+    def check_reported(self, message: Mapping[str, Any], value: Any, num_read: int, num_sampled: int) -> None:
+        """See `Kind`; engines report none."""
 
     def reported(self, message: Mapping[str, Any]) -> None:
         """None: the policy is shown them."""

@@ -31,8 +31,8 @@ class Collector(Protocol):
         """Leave the first `num_tokens` tokens only; those that are dropped were never read by the engine."""
         ...
 
-    def asked(self) -> dict[str, Any]:
-        """Return the fields of the next `GenerateRequest` that this kind needs."""
+    def asked(self) -> Any:
+        """Return what goes into `GenerateRequest.extras` of the next turn; None for nothing."""
         ...
 
     def value(self) -> Any:
@@ -52,9 +52,26 @@ class Kind(Protocol):
     """Whether it says what the model that sampled did with the tokens; another model does not follow that."""
     holds_files: bool
     """Whether `decode` leaves the content of files unread, for `check_files`."""
+    large_answers: bool
+    """Whether answers that report it may be as large as any."""
 
     def collector(self) -> Collector | None:
         """Return what collects it over an episode; None where it is noted otherwise."""
+        ...
+
+    def request(self, value: Any) -> dict[str, Any]:
+        """Return its fields of a request to an engine. value: that of `GenerateRequest.extras`."""
+        ...
+
+    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return what the requests of one call share: files that several name come once."""
+        ...
+
+    def check_reported(self, message: Mapping[str, Any], value: Any, num_read: int, num_sampled: int) -> None:
+        """Raise `ValueError` unless what an answer reports of it is what was asked for; nobody else has checked it.
+
+        value: that of the request, None where it has none. num_read, num_sampled: tokens of the request and the answer.
+        """
         ...
 
     def reported(self, message: Mapping[str, Any]) -> Any:

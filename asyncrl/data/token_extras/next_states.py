@@ -21,9 +21,21 @@ class NextStatesKind:
     read_by_models = False
     of_sampler = False
     holds_files = False
+    large_answers = False
 
     def collector(self) -> None:
         """None: they are noted at the episode's end, from the conversations of both sides."""
+
+    def request(self, value: Any) -> dict[str, Any]:
+        """See `Kind`; engines are asked for none."""
+        return {}
+
+    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
+        """See `Kind`."""
+        return {}
+
+    def check_reported(self, message: Mapping[str, Any], value: Any, num_read: int, num_sampled: int) -> None:
+        """See `Kind`; engines report none."""
 
     def reported(self, message: Mapping[str, Any]) -> None:
         """None: engines know nothing of them."""

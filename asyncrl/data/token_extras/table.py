@@ -25,6 +25,34 @@ def collectors() -> dict[str, Collector]:
     return {name: collector for name, collector in made.items() if collector is not None}
 
 
+def request_fields(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request to an engine. extras: those of a `GenerateRequest`."""
+    return {key: field for name, value in extras.items() for key, field in KINDS[name].request(value).items()}
+
+
+def request_files(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what requests of one call share. requests: the extras of each."""
+    found: dict[str, Any] = {}
+    for name, kind in KINDS.items():
+        values = [extras[name] for extras in requests if name in extras]
+        found |= kind.request_files(values) if values else {}
+    return found
+
+
+def check_reported(
+    message: Mapping[str, Any], extras: Mapping[str, Any], num_read: int, num_sampled: int
+) -> None:
+    """Raise `ValueError` unless an answer of an engine reports what was asked for, and nothing else. extras: those of
+    the request, of `num_read` tokens."""
+    for name, kind in KINDS.items():
+        kind.check_reported(message, extras.get(name), num_read, num_sampled)
+
+
+def large_answers(extras: Mapping[str, Any]) -> bool:
+    """Return whether the answer to a request may be as large as any."""
+    return any(KINDS[name].large_answers for name in extras)
+
+
 def reported_extras(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a checked answer of an engine reports for one turn."""
     found = {name: kind.reported(message) for name, kind in KINDS.items()}

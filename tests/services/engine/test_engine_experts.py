@@ -20,7 +20,7 @@ from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.commitment_check import differences
 from asyncrl.train.loading import Matching, load_policy
 from asyncrl.train.step_batch import build_step_batch, pad_rows
-from asyncrl.types import Group, Status, Task
+from asyncrl.types import COMMITMENTS, Group, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.credentials import AUTHORIZED
 from tests.engines import ENGINE, serving
@@ -66,7 +66,8 @@ def chosen(model, token_ids):
 
 
 async def turn(client, builder, name, max_tokens):
-    request = GenerateRequest(name, builder.token_ids(), max_tokens, commit=True, **builder.asked())
+    extras = {COMMITMENTS: True, **builder.asked()}
+    request = GenerateRequest(name, builder.token_ids(), max_tokens, extras=extras)
     builder.add_turn(await client.generate(request))
 
 

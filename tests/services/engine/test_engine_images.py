@@ -18,7 +18,7 @@ from asyncrl.services.gateway.service import trajectory_to_json
 from asyncrl.train.checkpoint_form import checkpoint_form
 from asyncrl.train.loading import load_policy
 from asyncrl.train.step_batch import StepBatch, pad_rows
-from asyncrl.types import PlacedImage, Status, Task
+from asyncrl.types import IMAGES, PlacedImage, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
 from tests.gateway.conftest import Gateway
@@ -71,7 +71,7 @@ async def converse(client, renderer, number, tokens, version):
             f"{version}-{number}-{turn}",
             builder.token_ids(),
             tokens,
-            **builder.asked(),
+            extras=builder.asked(),
             min_version=version,
         )
         builder.add_turn(await client.generate(request))
@@ -217,8 +217,8 @@ async def check_refusals(client, renderer):
     }
     for says, images in wrong.items():
         with pytest.raises(InputError, match=says):
-            await client.generate(GenerateRequest(says, ids, 4, images=tuple(images)))
-    answer = await client.generate(GenerateRequest("after", ids, 4, images=(image,)))
+            await client.generate(GenerateRequest(says, ids, 4, extras={IMAGES: tuple(images)}))
+    answer = await client.generate(GenerateRequest("after", ids, 4, extras={IMAGES: (image,)}))
     assert len(answer.token_ids) >= 1
 
 
@@ -267,6 +267,6 @@ def test_every_sampled_token_of_conversations_with_images_agrees_before_and_afte
 def test_an_engine_of_a_text_model_refuses_images(engine_url, looking):
     messages = [shown(picture(0))]
     ids = looking.opening(messages)
-    request = GenerateRequest("seen", ids, 4, images=looking.images(ids, messages))
+    request = GenerateRequest("seen", ids, 4, extras={IMAGES: looking.images(ids, messages)})
     with pytest.raises(InputError, match="reads text alone"):
         with_client(engine_url, lambda client: client.generate(request))
