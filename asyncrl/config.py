@@ -52,7 +52,6 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import absolute, search_in
-from asyncrl.rows.settings import with_data
 from asyncrl.textfile import read_text, read_toml
 
 if TYPE_CHECKING:
@@ -133,9 +132,13 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _rows_as_tasks(cls, data: Any) -> Any:
+    def _rows_as_tasks(cls, data: Any, info: ValidationInfo) -> Any:
         """Fill in the environment, and its settings, that `[data]` or the name of a known set implies."""
-        return with_data(data) if isinstance(data, dict) else data
+        if not isinstance(data, dict) or (info.context or {}).get("checked"):
+            return data
+        from asyncrl.rows.settings import with_data
+
+        return with_data(data)
 
     @model_validator(mode="before")
     @classmethod

@@ -15,8 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 WAYS = ("The way of a task", "The way of a sampled token", "The way of a weight version")
-BESIDE = ("asyncrl/config_checks.py", "services/trainer/service.py")
-"""Where every feature is checked, and made."""
+BESIDE = (
+    "asyncrl/config_checks.py",
+    "services/engine/retrying.py",
+    "services/engine/router.py",
+    "services/trainer/service.py",
+)
+"""Where every feature is checked, and made, and who hands on what engines sample."""
 FEATURES = (
     # The trainer's.
     *(

@@ -74,7 +74,7 @@ ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
 ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
-    "buffer": {**dict.fromkeys(("members", "hook_routes"), "service"), "hook_client": "client"},
+    "buffer": {**dict.fromkeys(("access", "members", "hook_routes"), "service"), "hook_client": "client"},
     "engine": {
         **dict.fromkeys(
             (
@@ -89,6 +89,8 @@ KINDS = {
                 "kv_offload",
                 "machines",
                 "trouble",
+                "control",
+                "urls",
             ),
             "client",
         ),
@@ -200,7 +202,14 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
             "deepspeed",
             {
                 f"asyncrl/train/{name}.py"
-                for name in ("deepspeed_engine", "offload", "optimizers", "pieces", "sequence_parallel")
+                for name in (
+                    "accumulated",
+                    "deepspeed_engine",
+                    "offload",
+                    "optimizers",
+                    "pieces",
+                    "sequence_parallel",
+                )
             },
         ),
         ("vllm", {"asyncrl/weights/vllm_*.py", "asyncrl/chat/vllm_parsers.py"}),

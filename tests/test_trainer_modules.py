@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MOST = 150
+MOST = 133
 """Lower it when a feature leaves; one that would raise it is imported by its factory: `asyncrl/train/configured.py`."""
 OF_EVERY_RUN = (
     "asyncrl.services.trainer.command",
@@ -14,11 +14,20 @@ OF_EVERY_RUN = (
 )
 """The process, and the modules of the callbacks that every run has."""
 ABSENT = (
+    "asyncrl.algo.commitments",
     "asyncrl.algo.advantage.",
     "asyncrl.algo.curation",
     "asyncrl.algo.loss",
     "asyncrl.algo.proximal",
     "asyncrl.conflicts",
+    "asyncrl.data.token_extras.commitments",
+    "asyncrl.data.token_extras.experts",
+    "asyncrl.data.token_extras.images",
+    "asyncrl.data.token_extras.next_states",
+    "asyncrl.extensions",
+    "asyncrl.image_processor",
+    "asyncrl.rows",
+    "asyncrl.services.engine.client",
     "asyncrl.services.old_policy",
     "asyncrl.services.outer",
     "asyncrl.services.swarm",
@@ -28,6 +37,8 @@ ABSENT = (
     "asyncrl.train.commitment_check",
     "asyncrl.train.exploiter",
     "asyncrl.train.fused_logprobs",
+    "asyncrl.train.left_out",
+    "asyncrl.train.lora",
     "asyncrl.train.memory_checkpoints",
     "asyncrl.train.minimax",
     "asyncrl.train.outer_exchange",
@@ -44,6 +55,7 @@ ABSENT = (
     "asyncrl.train.replay_pool",
     "asyncrl.train.router_replay",
     "asyncrl.train.schedule",
+    "asyncrl.train.sequence_parallel",
     "asyncrl.train.sft_phase",
     "asyncrl.train.stream",
     "asyncrl.train.success_pool",
@@ -51,6 +63,7 @@ ABSENT = (
     "asyncrl.train.trackers",
     "asyncrl.train.turns",
     "asyncrl.train.vision",
+    "asyncrl.weights.adapter",
     "asyncrl.weights.transports.collective",
     "asyncrl.weights.transports.delta",
     "asyncrl.weights.transports.http",

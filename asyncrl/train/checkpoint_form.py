@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -49,6 +50,15 @@ class VersionForm:
         gathered: makes parameters whole while it is open, as ZeRO-3 needs.
         """
         return iter(())
+
+    def is_whole(self, name: str) -> bool:
+        """Return whether a tensor is one of the whole model's, and not one that a version has beside it."""
+        return True
+
+    def write_beside(
+        self, model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_model: str
+    ) -> None:
+        """Write what a version has beside the whole model into the folder of a policy. tensors: there are some."""
 
 
 WHOLE = VersionForm()

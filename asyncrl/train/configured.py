@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from asyncrl.extensions import TRAINER_CALLBACKS, load_extension
 from asyncrl.import_path import load_object
 from asyncrl.train.callback_context import CallbackContext, TrainerRun
 from asyncrl.train.callbacks import TrainerCallback
@@ -82,4 +81,6 @@ def _made(context: CallbackContext) -> Iterator[TrainerCallback | None]:
         if one.asked(context):
             yield load_object("trainer", one.factory)(context)
     for name, settings in context.config.extensions.trainer_callbacks.items():
+        from asyncrl.extensions import TRAINER_CALLBACKS, load_extension
+
         yield load_extension(TRAINER_CALLBACKS, name)(context, **settings)

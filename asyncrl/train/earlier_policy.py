@@ -17,9 +17,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.func import functional_call
 
-from asyncrl.train.checkpoint_form import from_checkpoint
+from asyncrl.train.checkpoint_form import form_of, from_checkpoint
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.lora import published
 from asyncrl.train.policy import NO_EXTRAS, Extras
 from asyncrl.weights.files import read_weights, weights_path
 
@@ -50,7 +49,7 @@ def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[
     if _reads(engine):
         try:
             file = dict(read_weights(weights_path(folder, version)))
-            for name, parameter in published(module.model):
+            for name, parameter in form_of(module.model).parameters(module.model):
                 weights[name] = from_checkpoint(module.model, name, engine.whole_shape(parameter), file)
         except (OSError, SafetensorError, KeyError):
             readable_here = False
@@ -65,7 +64,7 @@ def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         own = {
             names[id(parameter)]: weights[name].to(parameter.device, parameter.dtype)
-            for name, parameter in published(module.model)
+            for name, parameter in form_of(module.model).parameters(module.model)
         }
 
         def score(

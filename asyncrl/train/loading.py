@@ -16,7 +16,6 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
-from asyncrl.image_processor import is_vision_model
 from asyncrl.train.policy import PolicyModel, RunRows, TrunkInput, check_logits, run_rows, when_it_computes
 from asyncrl.train.prefix_tree import enable_prefix_trees
 
@@ -120,6 +119,8 @@ def load_model(
 def rows_of(path: str) -> RunRows:
     """Return what runs the trunk of a model folder or hub name over rows. Raises `ConfigError` for a vision model of
     another family than those that are known."""
+    from asyncrl.image_processor import is_vision_model
+
     if not is_vision_model(path):
         return run_rows
     from asyncrl.train.vision import vision_rows

@@ -79,6 +79,16 @@ class AdapterForm(VersionForm):
         """See `VersionForm`. The adapter is added to the weights."""
         return merged(model, gathered)
 
+    def is_whole(self, name: str) -> bool:
+        """See `VersionForm`."""
+        return not name.startswith(PREFIX)
+
+    def write_beside(
+        self, model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_model: str
+    ) -> None:
+        """See `VersionForm`."""
+        write_adapter(model, tensors, folder / "adapter", base_model)
+
 
 def merged(
     model: nn.Module, gathered: Callable[[list[nn.Parameter]], AbstractContextManager[Any]]

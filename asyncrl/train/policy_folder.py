@@ -16,10 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from asyncrl.image_processor import load_image_processor
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.lora import write_adapter
-from asyncrl.weights.adapter import PREFIX
 
 COPIED = (
     "tokenizer.json",
@@ -61,7 +58,7 @@ def gather_policy(engine: TrainEngine, copy: bool = False) -> PolicyShare:
     """
     share = PolicyShare(bytes=[0] * engine.num_ranks)
     for name, tensor in chain(engine.whole_model(), engine.checkpoint()):
-        owner = 0 if name.startswith(PREFIX) else share.bytes.index(min(share.bytes))
+        owner = share.bytes.index(min(share.bytes)) if engine.form.is_whole(name) else 0
         share.bytes[owner] += tensor.numel() * tensor.element_size()
         share.owners[name] = owner
         if owner == engine.rank:
@@ -75,7 +72,8 @@ def write_policy(engine: TrainEngine, share: PolicyShare, folder: Path, base_mod
     One rank writes one file of weights, several a file each with transformers' index. Returns this rank's, if any.
     """
     num_ranks = len(share.bytes)
-    whole = {name: tensor for name, tensor in share.tensors.items() if not name.startswith(PREFIX)}
+    is_whole = engine.form.is_whole
+    whole = {name: tensor for name, tensor in share.tensors.items() if is_whole(name)}
     weights = [folder / _weights_file(engine.rank, num_ranks)] if whole else []
     for file in weights:
         save_file(whole, str(file), metadata={"format": "pt"})
@@ -85,14 +83,12 @@ def write_policy(engine: TrainEngine, share: PolicyShare, folder: Path, base_mod
     model.config.save_pretrained(folder)
     if num_ranks > 1:
         places = {
-            name: _weights_file(owner, num_ranks)
-            for name, owner in share.owners.items()
-            if not name.startswith(PREFIX)
+            name: _weights_file(owner, num_ranks) for name, owner in share.owners.items() if is_whole(name)
         }
         index = {"metadata": {"total_size": sum(share.bytes)}, "weight_map": places}
         (folder / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=1))
-    if adapter := {name: tensor for name, tensor in share.tensors.items() if name not in whole}:
-        write_adapter(model, adapter, folder / "adapter", base_model)
+    if beside := {name: tensor for name, tensor in share.tensors.items() if name not in whole}:
+        engine.form.write_beside(model, beside, folder, base_model)
     _copy_tokenizer(base_model, folder)
     return weights
 
@@ -113,5 +109,7 @@ def _copy_tokenizer(base_model: str, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base_model).save_pretrained(folder)
+    from asyncrl.image_processor import load_image_processor
+
     if (processor := load_image_processor(base_model)) is not None:
         processor.processor.save_pretrained(folder)

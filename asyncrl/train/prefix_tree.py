@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,9 @@ from transformers import AttentionInterface
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.sequence_parallel import SequenceGroup, current
+
+if TYPE_CHECKING:
+    from asyncrl.train.sequence_parallel import SequenceGroup
 
 NAME = "asyncrl_prefix_tree"
 """The name under which the attention is registered with transformers."""
@@ -100,12 +102,27 @@ class PrefixTree:
         return self.masks[window]
 
 
+_group: SequenceGroup | None = None
+"""The ranks that compute the same rows together; None where each rank computes rows of its own."""
+
+
+def compute_together(group: SequenceGroup | None) -> None:
+    """From now on divide each tree among the ranks of a group; None leaves whole trees to each rank."""
+    global _group
+    _group = group
+
+
+def together() -> SequenceGroup | None:
+    """Return the group among which trees are divided."""
+    return _group
+
+
 TENSORS = ("token_ids", "depths", "parents", "ends", "rows", "places", "sources")
 
 
 def without_trees(model: Any) -> None:
     """Raise `ConfigError` where ranks compute rows together, which takes a tree, and `model` knows none."""
-    if current() is not None:
+    if _group is not None:
         raise ConfigError(
             f"train.sequence_parallel: must be 1 for {type(model).__name__}, whose attention cannot be "
             "computed over packed rows"
@@ -121,7 +138,7 @@ def tree_of(token_ids: Tensor, mask: Tensor, read: Sequence[Tensor] = ()) -> Pre
     lengths = np.where(sampled.any(1), sampled.shape[1] - sampled[:, ::-1].argmax(1), 1)
     known = np.concatenate([one.flatten(2).cpu().numpy() for one in read], -1) if read else None
     tree = build_tree(token_ids.cpu().numpy(), lengths, known).to(token_ids.device)
-    return replace(tree, group=current())
+    return replace(tree, group=_group)
 
 
 def build_tree(token_ids: np.ndarray, lengths: np.ndarray, more: np.ndarray | None = None) -> PrefixTree:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from asyncrl.errors import ConfigError
 from asyncrl.train.engine_parts import EnginePart
+from asyncrl.train.prefix_tree import compute_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,7 @@ class _Sum(torch.autograd.Function):
         return grad, None
 
 
-_current: SequenceGroup | None = None
 _made: dict[int, SequenceGroup] = {}
-
-
-def current() -> SequenceGroup | None:
-    """Return the group of this process; None where each rank computes rows of its own."""
-    return _current
 
 
 def use(size: int) -> None:
@@ -85,7 +80,6 @@ def use(size: int) -> None:
 
     Raises `ConfigError` when they do not divide the ranks.
     """
-    global _current
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if ranks % size:
         raise ConfigError(f"train.sequence_parallel: must divide the number of ranks, got {size} for {ranks}")
@@ -94,7 +88,7 @@ def use(size: int) -> None:
         mine = groups[dist.get_rank() // size]
         register_all_to_all_group(mine)
         _made[size] = SequenceGroup(mine, size, dist.get_rank() % size)
-    _current = _made[size] if size > 1 else None
+    compute_together(_made[size] if size > 1 else None)
 
 
 class SequenceParallel(EnginePart):

@@ -29,7 +29,6 @@ from asyncrl.train.callbacks import TrainerCallback, load_states, states
 from asyncrl.train.checkpointer import Checkpointer
 from asyncrl.train.controls import make_controls, scheduled_rate
 from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.left_out import leave_out
 from asyncrl.train.publication import Publication, Publisher
 from asyncrl.train.step import StepReport, train_step
 from asyncrl.train.step_batch import StepBatch
@@ -185,6 +184,8 @@ class Trainer:
 
     def _leave_out(self, batch: StepBatch, found: dict[int, str]) -> None:
         """Take groups that are not finite out of the batch. Raises `StopError` where the recipe says so."""
+        from asyncrl.train.left_out import leave_out
+
         engines = {"policy": self.engine, **self.auxiliary.trained_engines}
         leave_out(batch, found, engines, self.state_dict(), self.callbacks, self.source, self.config.train)
 

@@ -18,24 +18,20 @@ import aiohttp
 import msgpack
 import numpy as np
 
-from asyncrl.credentials import authorization, bearer
 from asyncrl.data.token_extras.table import reported_extras, request_fields, request_files
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.http_checks import LEAST_BYTES_PER_S
+from asyncrl.services.engine.control import EngineControl, error_text
 from asyncrl.services.engine.messages import (
-    MAX_CONTROL_BYTES,
-    MAX_ERROR_BYTES,
     GarbageError,
     check_answer,
     check_refusal,
-    checked_state,
     frame_limit,
     lists_tokens,
     unpacked,
 )
 from asyncrl.services.http.batching import RequestBatcher
-from asyncrl.tls import client_context
 
 log = logging.getLogger("asyncrl.engine")
 
@@ -46,8 +42,6 @@ REFUSED = (400, 413, 415, 422)
 ABORT_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.2
 """Pause before the second attempt; each further one waits this much longer."""
-IDLE_S = 4.0
-"""After which an idle connection is not used again: less than a vLLM that others have started keeps it open."""
 
 
 @dataclass(slots=True)
@@ -58,12 +52,11 @@ class _Pending:
     sent: bool = False
 
 
-class EngineClient:
+class EngineClient(EngineControl):
     """Implements `generation.Generator` over one engine's `/asyncrl/v1` routes.
 
-    url: that under which an engine serves the policy. token: a bearer token; None
-    for that of this process, see `credentials`. timeout_s: for a turn, from its request to its last token; the engine
-    is told to abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
+    url, token: see `EngineControl`. timeout_s: for a turn, from its request to its last token; the engine is told to
+    abort what is given up. batch_delay_s: minimum seconds between two calls; requests that become
     ready meanwhile are sent together. vocab_size: of the model, 0 where it is not known.
     """
 
@@ -76,13 +69,9 @@ class EngineClient:
         batch_delay_s: float = 0.0,
         vocab_size: int = 0,
     ) -> None:
-        self.url = url.rstrip("/")
+        super().__init__(url, token, timeout_s)
         self.vocab_size = vocab_size
-        self.timeout_s = timeout_s
         self.max_attempts = max_attempts
-        self.token = bearer(token, "engine")
-        self._headers = {"Content-Type": "application/msgpack"} | authorization(self.token)
-        self._http: aiohttp.ClientSession | None = None
         self._turns = RequestBatcher[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
         self._aborts = RequestBatcher[str](self._abort, MAX_REQUESTS_PER_CALL)
         self.in_flight = 0
@@ -99,9 +88,7 @@ class EngineClient:
         for pending in await self._turns.close():
             pending.answer.cancel()
         await self._aborts.close()
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        await super().close()
 
     async def generate(self, request: GenerateRequest) -> Generated:
         """Sample one turn. See `Generator`.
@@ -116,7 +103,7 @@ class EngineClient:
             self._turns.add(pending)
             return await asyncio.wait_for(pending.answer, self.timeout_s)
         except (TimeoutError, asyncio.CancelledError) as error:
-            if pending.sent and self._http is not None:
+            if pending.sent and self.http is not None:
                 self._aborts.add(request.id)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -167,13 +154,13 @@ class EngineClient:
             body = msgpack.packb(_body(requests))
             for pending in left.values():
                 pending.sent = True
-            async with self._session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
+            async with self.session().post(f"{self.url}/asyncrl/v1/generate", data=body) as response:
                 if response.status == 503:
-                    raise ConnectionError(await _error_text(response))
+                    raise ConnectionError(await error_text(response))
                 if response.status in REFUSED:
-                    raise InputError(await _error_text(response))
+                    raise InputError(await error_text(response))
                 if response.status != 200:
-                    raise GarbageError(f"HTTP {response.status}: {await _error_text(response)}")
+                    raise GarbageError(f"HTTP {response.status}: {await error_text(response)}")
                 while left:
                     self._deliver(left, unpacked(await _frame(response.content, limit), many))
         except asyncio.IncompleteReadError:
@@ -224,48 +211,6 @@ class EngineClient:
         for pending in again:
             if not pending.answer.done():
                 self._turns.add(pending)
-
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
-                headers=self._headers,
-                connector=aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=IDLE_S, ssl=client_context() or True
-                ),
-                timeout=aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=self.timeout_s),
-                read_bufsize=1 << 20,
-            )
-        return self._http
-
-    async def request(
-        self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 60.0
-    ) -> dict[str, Any]:
-        """Call a control route (`state`, `weights/prepare`, ...). Raises `InfrastructureError`, `InputError`;
-        `GarbageError` for what is no answer."""
-        method, data = ("GET", None) if body is None else ("POST", msgpack.packb(body))
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        try:
-            async with self._session().request(
-                method, f"{self.url}/asyncrl/v1/{path}", data=data, timeout=timeout
-            ) as response:
-                if response.status != 200:
-                    raise InputError(f"engine {self.url}: {path}: {await _error_text(response)}")
-                return unpacked(await _read(response, MAX_CONTROL_BYTES))
-        except GarbageError as error:
-            raise GarbageError(f"engine {self.url} answers with garbage: {path}: {error}") from None
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise InfrastructureError(
-                f"engine {self.url}: {path}: {type(error).__name__}: {error}"
-            ) from error
-
-    async def state(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Return `{version, paused, running, waiting, kv_usage, kv_tokens, max_model_len}`, checked. Raises as
-        `request`."""
-        found = await self.request("state", timeout_s=timeout_s)
-        try:
-            return checked_state(found)
-        except GarbageError as error:
-            raise GarbageError(f"engine {self.url} answers with garbage: state: {error}") from None
 
 
 def _body(requests: Sequence[GenerateRequest]) -> dict[str, Any]:
@@ -340,25 +285,3 @@ async def _frame(stream: aiohttp.StreamReader, limit: int) -> bytes:
             return await stream.readexactly(size)
     except TimeoutError:
         raise GarbageError(f"it has begun an answer of {size} bytes and does not end it") from None
-
-
-async def _error_text(response: aiohttp.ClientResponse) -> str:
-    try:
-        raw = await _read(response, MAX_ERROR_BYTES)
-    except GarbageError as error:
-        return f"HTTP {response.status}: {error}"
-    try:
-        return str(unpacked(raw)["error"])[:2000]
-    except (GarbageError, KeyError):
-        return f"HTTP {response.status}: {raw[:200]!r}"
-
-
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return a whole body. Raises `GarbageError` for one of more than `most` bytes."""
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            raise GarbageError(f"it sent more than {most} bytes")
-    return b"".join(parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import numpy as np
@@ -16,8 +16,10 @@ import numpy as np
 from asyncrl.data.codec import LOGPROB_TOLERANCE
 from asyncrl.data.token_extras import table as token_extras
 from asyncrl.errors import InfrastructureError
-from asyncrl.generation import GenerateRequest
 from asyncrl.http_checks import check_msgpack
+
+if TYPE_CHECKING:
+    from asyncrl.generation import GenerateRequest
 
 MAX_FRAME_BYTES = 256 * 2**20
 """The most bytes of one answer, whatever was asked for."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
-from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.engine.control import EngineControl
 from asyncrl.train.deepspeed_engine import TrainEngine
 from asyncrl.weights.files import WeightFile, on_cpu
 from asyncrl.weights.publish import FilePublisher, PublishReport
@@ -33,21 +33,21 @@ class SyncFilePublisher:
         engines: Sequence[str],
         token: str,
         rank: int,
-        make: Callable[[Sequence[EngineClient]], FilePublisher],
+        make: Callable[[Sequence[EngineControl]], FilePublisher],
         job: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="publisher", daemon=True)
         self._thread.start()
         self._token = token
-        self._clients = {url: EngineClient(url, token) for url in engines}
+        self._clients = {url: EngineControl(url, token) for url in engines}
         self._addresses = Addresses("engine", engines)
         self.job = job
         """Returns the buffer's description of the job, with where its engines are; None without an answer."""
         self.publisher = make(list(self._clients.values()))
         self.rank = rank
         self._closed = threading.Event()
-        self._left: list[EngineClient] = []
+        self._left: list[EngineControl] = []
         """The clients of engines that are gone; a publish that has begun may still be asking them."""
         self._following = threading.Lock()
         self._follower = threading.Thread(target=self._keep_following, name="members", daemon=True)
@@ -109,7 +109,7 @@ class SyncFilePublisher:
             new, gone = self._addresses.update(self.job())
             self._left += [self._clients.pop(url) for url in (*gone, *new) if url in self._clients]
             self._clients |= {
-                url: EngineClient(url, self._addresses.token(url) or self._token) for url in new
+                url: EngineControl(url, self._addresses.token(url) or self._token) for url in new
             }
             follow = self.publisher.follow(list(self._clients.values()))
             asyncio.run_coroutine_threadsafe(follow, self._loop).result()

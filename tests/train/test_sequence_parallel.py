@@ -4,7 +4,7 @@ import pytest
 from transformers import LlamaConfig
 
 from asyncrl.errors import ConfigError
-from asyncrl.train import sequence_parallel
+from asyncrl.train import prefix_tree, sequence_parallel
 
 
 def test_heads_that_cannot_be_dealt_to_the_ranks_are_refused_by_name():
@@ -19,4 +19,4 @@ def test_ranks_that_cannot_be_grouped_are_refused():
         ConfigError, match=r"train\.sequence_parallel: must divide the number of ranks, got 3 for 1"
     ):
         sequence_parallel.use(3)
-    assert sequence_parallel.current() is None
+    assert prefix_tree.together() is None

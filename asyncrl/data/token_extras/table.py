@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncrl.data.fields import Fields
-from asyncrl.data.token_extras.commitments import Commitments
-from asyncrl.data.token_extras.experts import Experts
-from asyncrl.data.token_extras.images import Images
 from asyncrl.data.token_extras.kind import Collector, Kind, Tokens
-from asyncrl.data.token_extras.next_states import NextStatesKind
 from asyncrl.errors import InputError
-from asyncrl.types import Group
+from asyncrl.import_path import load_object
+from asyncrl.types import COMMITMENTS, EXPERTS, IMAGES, NEXT_STATES, Group
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Experts(), Images(), Commitments(), NextStatesKind())}
+
+class Row(NamedTuple):
+    """A kind in the table."""
+
+    path: str
+    """The import path of its class."""
+    fields: tuple[str, ...]
+    """Its fields of a trajectory's wire form, of which an engine reports those that it knows under the same names."""
+
+
+ROWS = {
+    EXPERTS: Row("asyncrl.data.token_extras.experts:Experts", (EXPERTS,)),
+    IMAGES: Row("asyncrl.data.token_extras.images:Images", (IMAGES, "image_files")),
+    COMMITMENTS: Row("asyncrl.data.token_extras.commitments:Commitments", (COMMITMENTS,)),
+    NEXT_STATES: Row("asyncrl.data.token_extras.next_states:NextStatesKind", (NEXT_STATES,)),
+}
+
+
+class _Kinds(Mapping[str, Kind]):
+    """The kinds of the table. Each is imported when it is first asked for: most runs have none."""
+
+    def __getitem__(self, name: str) -> Kind:
+        return _kind(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ROWS)
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def with_fields(self, has: Callable[[str], bool]) -> Iterator[tuple[str, Kind]]:
+        """Yield those of which a message has fields. has: whether it has one."""
+        for name, row in ROWS.items():
+            if any(map(has, row.fields)):
+                yield name, self[name]
+
+
+@functools.cache
+def _kind(name: str) -> Kind:
+    made: Kind = load_object("token_extras", ROWS[name].path)()
+    return made
+
+
+KINDS = _Kinds()
 
 
 def collectors() -> dict[str, Collector]:
@@ -33,9 +74,8 @@ def request_fields(extras: Mapping[str, Any]) -> dict[str, Any]:
 def request_files(requests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what requests of one call share. requests: the extras of each."""
     found: dict[str, Any] = {}
-    for name, kind in KINDS.items():
-        values = [extras[name] for extras in requests if name in extras]
-        found |= kind.request_files(values) if values else {}
+    for name in {name: None for extras in requests for name in extras}:
+        found |= KINDS[name].request_files([extras[name] for extras in requests if name in extras])
     return found
 
 
@@ -44,7 +84,7 @@ def check_reported(
 ) -> None:
     """Raise `ValueError` unless an answer of an engine reports what was asked for, and nothing else. extras: those of
     the request, of `num_read` tokens."""
-    for name, kind in KINDS.items():
+    for name, kind in KINDS.with_fields(message.__contains__):
         kind.check_reported(message, extras.get(name), num_read, num_sampled)
 
 
@@ -55,7 +95,7 @@ def large_answers(extras: Mapping[str, Any]) -> bool:
 
 def reported_extras(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a checked answer of an engine reports for one turn."""
-    found = {name: kind.reported(message) for name, kind in KINDS.items()}
+    found = {name: kind.reported(message) for name, kind in KINDS.with_fields(message.__contains__)}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -68,7 +108,7 @@ def encode_extras(extras: Mapping[str, Any]) -> dict[str, Any]:
 
 def decode_extras(fields: Fields, tokens: Tokens) -> dict[str, Any]:
     """Take and check all fields of extras. Raises `InputError`."""
-    found = {name: kind.decode(fields, tokens) for name, kind in KINDS.items()}
+    found = {name: kind.decode(fields, tokens) for name, kind in KINDS.with_fields(fields.has)}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -105,7 +145,7 @@ def shown_to_all(extras: Mapping[str, Any]) -> dict[str, Any]:
 
 def padded(rows: Sequence[Mapping[str, Any]], width: int) -> dict[str, Any]:
     """Return what models read of the extras of rows of `width` tokens, by kind: those that any of the rows has."""
-    kinds = [name for name, kind in KINDS.items() if kind.read_by_models and any(name in one for one in rows)]
+    kinds = [name for name in KINDS if any(name in one for one in rows) and KINDS[name].read_by_models]
     return {name: KINDS[name].padded([one.get(name) for one in rows], width) for name in kinds}
 
 

@@ -10,7 +10,7 @@ import pytest
 from asyncrl.credentials import read_credentials
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.services.engine.client import IDLE_S
+from asyncrl.services.engine.control import IDLE_S
 from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.engine.service import EngineOptions, build_env
 from asyncrl.services.http.client import HttpClient
