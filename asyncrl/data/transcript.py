@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asyncrl.images import image_key, is_image, read_image
 from asyncrl.types import Message
 
 MAX_CHARACTERS = 2**24
@@ -61,12 +60,17 @@ def content_text(content: Any) -> str:
     """Return a message's content as text, with a mark for each image."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and any(is_image(part) for part in content):
-        return "\n".join(_part(part) for part in content)
+    if isinstance(content, list):
+        from asyncrl.images import is_image
+
+        if any(is_image(part) for part in content):
+            return "\n".join(_part(part) for part in content)
     return "" if content is None else json.dumps(content, ensure_ascii=False, default=str)
 
 
 def _part(part: Any) -> str:
+    from asyncrl.images import image_key, is_image, read_image
+
     if is_image(part):
         return image_mark(image_key(read_image(part, "content")))
     return str(part["text"]) if isinstance(part, dict) and "text" in part else content_text(part)
