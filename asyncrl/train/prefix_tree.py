@@ -112,11 +112,6 @@ def compute_together(group: SequenceGroup | None) -> None:
     _group = group
 
 
-def together() -> SequenceGroup | None:
-    """Return the group among which trees are divided."""
-    return _group
-
-
 TENSORS = ("token_ids", "depths", "parents", "ends", "rows", "places", "sources")
 
 
