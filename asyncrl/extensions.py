@@ -20,7 +20,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
 
 TRAINER_CALLBACKS = "asyncrl.trainer_callbacks"
-"""The group of entry points that make callbacks of the trainer, see `asyncrl.train.callbacks`."""
+"""The group of entry points that make callbacks of the trainer, see `asyncrl.train.loop.callbacks`."""
 
 
 def installed(group: str) -> dict[str, str]:

@@ -23,11 +23,11 @@ from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.base_model import cached_base_model
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.models.base_model import cached_base_model
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.train.loading import load_policy
+from asyncrl.train.models.loading import load_policy
 from asyncrl.weights.files import write_weights
 
 NUM_TASKS = 16  # P: groups per step

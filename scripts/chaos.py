@@ -52,8 +52,8 @@ import pyarrow.parquet as pq
 
 from asyncrl.config import load_config, override_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.check import check_run
-from asyncrl.launch.roles import Roles
+from asyncrl.launch.checks.check import check_run
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics

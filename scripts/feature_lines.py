@@ -2,7 +2,7 @@
 
     python scripts/feature_lines.py [--lines]
 
-The main path are the files of `docs/architecture.md` that a task, a sampled token and a weight version pass, with the
+The main path are the files of `docs/ways.md` that a task, a sampled token and a weight version pass, with the
 checks across sections and the trainer's process. The count may only fall: `tests/test_feature_lines.py` holds it.
 `--lines` shows the lines.
 """
@@ -106,7 +106,7 @@ def feature_lines(text: str) -> list[tuple[int, str]]:
 
 def counted() -> dict[str, tuple[int, int]]:
     """Return by file of the main path how many lines name a feature, and how many there are."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "ways.md").read_text(encoding="utf-8")
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in main_path(page)}
     return {path: (len(feature_lines(text)), len(text.splitlines())) for path, text in texts.items()}
 

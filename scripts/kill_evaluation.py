@@ -42,7 +42,7 @@ POLL_S = 0.05
 
 def make_inputs(folder: Path, samples: int) -> None:
     """Write a model and a suite of that many samples into a folder."""
-    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
 
     tokenizer = build_tokenizer(["user goal north south east west assistant"] * 20, 400, CONTEXT)
     save(folder / "model", build_model(400, 64, 2, 2, CONTEXT, tokenizer.eos_token_id, seed=0), tokenizer)

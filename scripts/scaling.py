@@ -41,8 +41,8 @@ from chaos import check_ledger, states
 from asyncrl.config import load_config
 from asyncrl.credentials import authorization
 from asyncrl.jsonfile import write_json
-from asyncrl.launch.process_group import ManagedProcess
-from asyncrl.launch.roles import Roles
+from asyncrl.launch.processes.process_group import ManagedProcess
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.json_lines import JsonLines

@@ -129,7 +129,7 @@ CONTEXT = 256
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """A folder with a randomly initialised model and its tokenizer."""
-    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
 
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = build_tokenizer(CORPUS * 20, 400, CONTEXT)

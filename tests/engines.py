@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from asyncrl.config import parse_config
-from asyncrl.launch.process_group import ManagedProcess, ProcessGroup
+from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from tests.waiting import START_S, wait_until
 
 END_S = 60.0

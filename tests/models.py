@@ -53,7 +53,7 @@ def save_with_the_words_of(model: str, folder: Path, hidden_size: int, num_heads
     """Save a model of the usual family, of two layers, with another one's tokenizer; return its folder."""
     from transformers import AutoTokenizer
 
-    from asyncrl.train.tiny_model import build_model, save
+    from asyncrl.train.models.tiny_model import build_model, save
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     built = build_model(len(tokenizer), hidden_size, 2, num_heads, 256, tokenizer.eos_token_id, seed=seed)

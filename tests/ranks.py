@@ -85,7 +85,7 @@ def serve(folder: Path) -> None:
     """Make the calls that come, on this rank."""
     import torch.distributed as dist
 
-    from asyncrl.train.deepspeed_engine import init_distributed, leave_distributed
+    from asyncrl.train.engine.deepspeed_engine import init_distributed, leave_distributed
 
     die_with_parent()
     init_distributed()

@@ -1,4 +1,4 @@
-"""`docs/architecture.md` names files and functions that exist, all folders, the tested layers, and true counts."""
+"""The pages on the code name files and functions that exist, all folders, the tested layers, and true counts."""
 
 import ast
 import difflib
@@ -10,7 +10,9 @@ import pytest
 from tests.test_layers import LAYERS
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = "\n".join(
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("architecture", "ways", "transports")
+)
 SPAN = re.compile(r"`((?:asyncrl|services|envs|recipes|tests|scripts)/[\w./-]*)(?::([\w.]+))?`")
 NAMED = sorted(set(SPAN.findall(PAGE)))
 MOST_FILES = {"The way of a task": 18, "The way of a sampled token": 22}
@@ -46,11 +48,11 @@ def first_cells(title: str) -> list[list[str]]:
 @pytest.mark.parametrize(("path", "name"), NAMED, ids=[f"{p}:{n}" if n else p for p, n in NAMED])
 def test_everything_that_the_page_names_exists(path: str, name: str):
     where = ROOT / path
-    assert where.exists(), f"docs/architecture.md names {path}, which is not there"
+    assert where.exists(), f"the pages name {path}, which is not there"
     if name:
         known = names(ast.parse(where.read_text()).body)
         alike = difflib.get_close_matches(name, known, 5, 0.4)
-        assert name in known, f"docs/architecture.md names {path}:{name}; the file has {alike}"
+        assert name in known, f"the pages name {path}:{name}; the file has {alike}"
 
 
 def test_every_folder_is_in_the_table_of_folders():

@@ -120,14 +120,14 @@ def test_every_recipe_resolves(recipe):
     assert settings["loss"]["name"] and load_env(config.env.name)
     assert config.max_tokens >= config.rollout.max_tokens_per_turn
     real = {
-        "smollm2_svamp": "smollm2-135m",
+        **dict.fromkeys(("smollm2_svamp", "smollm2_gsm8k"), "smollm2-135m"),
         **dict.fromkeys(("codex_grpo", "claude_code_grpo", "opencode_grpo"), "Qwen/Qwen3-8B"),
     }
     if re.search(r"\d+gb", recipe):
         assert re.fullmatch(r"Qwen/Qwen(3|2\.5)-[\d.]+B(-Instruct)?", config.model.path)
         assert config.model.dtype == "bfloat16" and config.train.betas == (0.9, 0.95)
     elif recipe in real:
-        betas = (0.9, 0.99) if recipe == "smollm2_svamp" else (0.9, 0.95)
+        betas = (0.9, 0.99) if recipe.startswith("smollm2") else (0.9, 0.95)
         assert (config.model.path, config.train.betas) == (real[recipe], betas)
     else:
         assert config.model.path == "sft"

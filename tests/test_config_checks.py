@@ -11,7 +11,7 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.errors import ConfigError
-from asyncrl.launch.check import check_recipe
+from asyncrl.launch.checks.check import check_recipe
 
 TEACHER = {"path": "teacher"}
 

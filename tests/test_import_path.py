@@ -13,7 +13,7 @@ from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
 from asyncrl.import_path import absolute, load_object, search_in, source_file
-from asyncrl.launch.base_model import base_model_key
+from asyncrl.launch.models.base_model import base_model_key
 from asyncrl.process_start import leave_safe_path, run_process, without_folder
 from asyncrl.sandbox.backends import backend_class
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncrl.config import load_config
-from asyncrl.launch.base_model import base_model_key
+from asyncrl.launch.models.base_model import base_model_key
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.metrics import read_metrics
 from tests.models import save_experts

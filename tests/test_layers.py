@@ -67,6 +67,27 @@ ENVS_USE = {
     "agent_time",
 }  # fmt: skip
 """What an environment may import."""
+ROOMS = {
+    "train": [
+        {"arguments", "models"},
+        {"engine"},
+        {"checkpoint"},
+        {"step"},
+        {"parts"},
+        {"loop"},
+        {"features", "supervised"},
+    ],
+    "launch": [
+        {"processes", "tasks"},
+        {"machines", "models", "reports"},
+        {"checks", "roles"},
+        {"evaluation"},
+        {"policies", "summary"},
+        {"train"},
+        {"attached_run"},
+    ],
+}
+"""The folders of a part, and its modules beside them, from the bottom up."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
 ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
@@ -172,6 +193,19 @@ def test_imports_point_down_only():
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("part", ROOMS)
+def test_within_a_part_each_room_imports_what_is_below_it(part):
+    rank = {name: rank for rank, names in enumerate(ROOMS[part]) for name in names}
+    wrong = []
+    for path in (ROOT / "asyncrl" / part).rglob("*.py"):
+        room = path.relative_to(ROOT / "asyncrl" / part).parts[0].removesuffix(".py")
+        for name in imported(path) if room != "__init__" else ():
+            target = name.removeprefix(f"asyncrl.{part}.").split(".")[0]
+            if name.startswith(f"asyncrl.{part}.") and target != room and not rank[target] < rank[room]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
 def kind(role, module):
     found = KINDS.get(role, {}).get(module, module)
     return next(rank for rank, names in enumerate(ROLE_LAYERS) if found in names), found
@@ -201,7 +235,7 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
         (
             "deepspeed",
             {
-                f"asyncrl/train/{name}.py"
+                f"asyncrl/train/engine/{name}.py"
                 for name in (
                     "accumulated",
                     "deepspeed_engine",

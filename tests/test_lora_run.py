@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from asyncrl.config import load_config
-from asyncrl.launch.base_model import base_model_key
+from asyncrl.launch.models.base_model import base_model_key
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.metrics import read_metrics
 from tests.packages import ImportedWhenUsed

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from asyncrl.config import load_config
-from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.process_start import FORK_SERVER
 from asyncrl.run.metrics import read_metrics
 from asyncrl.weights.folders import SHARED_MEMORY, remove_deserted

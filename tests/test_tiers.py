@@ -33,12 +33,12 @@ def test_pages_clusters_and_two_ranks_are_left_to_all_tests():
         nodeid="tests/train/test_step.py::test_two", fixturenames=("tmp_path", "two_ranks")
     )
     assert at_length(ranks)
-    assert not at_length(ranks, {"asyncrl/train/step.py"})
+    assert not at_length(ranks, {"asyncrl/train/step/step.py"})
 
 
 def test_a_test_at_length_joins_where_its_code_itself_or_a_seam_has_changed():
     assert at_length(SLURM, {"asyncrl/algo/loss/ppo.py", "README.md"})
-    for file in ("asyncrl/launch/slurm.py", "tests/launch/test_slurm.py", SEAMS[0]):
+    for file in ("asyncrl/launch/machines/slurm.py", "tests/launch/test_slurm.py", SEAMS[0]):
         assert not at_length(SLURM, {file})
 
 

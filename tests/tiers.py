@@ -87,7 +87,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
 }
 """What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""
 SEAMS = (
-    "asyncrl/train/callbacks.py",
+    "asyncrl/train/loop/callbacks.py",
     "asyncrl/rollout/group.py",
     "asyncrl/buffer/lease_hooks.py",
     "asyncrl/data/token_extras/",

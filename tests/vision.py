@@ -32,7 +32,7 @@ def shown(*parts: str | Image.Image) -> dict[str, object]:
 def _make(folder: Path) -> None:
     import torch
 
-    from asyncrl.train.tiny_model import build_tokenizer, build_vision_model, save
+    from asyncrl.train.models.tiny_model import build_tokenizer, build_vision_model, save
 
     tokenizer = build_tokenizer(
         ["look where", "north south east west", "user assistant"] * 20, 400, CONTEXT, True

@@ -169,11 +169,6 @@ class Totals:
     """[P] sampled tokens of each prompt, indexed by a row's prompt index; only `prompt_mean` reads it."""
 
 
-def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:
-    """Counts of one whole batch: `mask` [B,T], `group` [B] prompt index of each row, numbered from 0."""
-    return totals_of(mask.bool().sum(-1), group, horizon)
-
-
 def totals_of(lengths: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:
     """Counts of one whole batch: `lengths` [B] sampled tokens, `group` [B] prompt index of each row, from 0."""
     num_prompts, prompt_tokens = 0, None

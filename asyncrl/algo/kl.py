@@ -63,12 +63,6 @@ def kl_in_reward(token_rewards: Tensor, kl: Tensor, mask: Tensor, beta: float) -
     return token_rewards - beta * kl * mask
 
 
-def mean_kl_per_sequence(kl: Tensor, mask: Tensor) -> Tensor:
-    """Scalar: mean over sequences of the token mean, the quantity an adaptive coefficient follows (verl)."""
-    per_sequence = (kl * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    return per_sequence[mask.any(-1)].mean() if bool(mask.any()) else kl.sum() * 0
-
-
 def adapt_kl_coef(coef: float, current_kl: float, target: float, horizon: int, num_steps: int) -> float:
     """Next coefficient `coef (1 + clip(kl / target - 1, ±0.2) n / horizon)` (arXiv 1909.08593).
 

@@ -32,7 +32,8 @@ def refuse_template(renderer: ChatRenderer, needs_tools: bool) -> None:
 def notes_on_template(renderer: ChatRenderer, needs_tools: bool) -> list[str]:
     """Return what a template leaves out that tasks of other kinds, or some turns of these, would need."""
     listed = (TOOL_PARAMETERS, CALLS, BARE_CALLS, RESULTS) if needs_tools else (TOOLS, RESULT)
-    return [f"model.chat_template: {reason}" for one in listed if (reason := renderer.traits.lacks(one))]
+    here = "" if needs_tools else "; these tasks do not need it"
+    return [f"model.chat_template: {reason}{here}" for one in listed if (reason := renderer.traits.lacks(one))]
 
 
 def found_reasoning_format(renderer: ChatRenderer) -> str:

@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.algo.settings import resolve_settings
     from asyncrl.config import load_config
     from asyncrl.gpus import found_gpus
-    from asyncrl.launch.check import check_recipe
-    from asyncrl.launch.placement import placed, plan
+    from asyncrl.launch.checks.check import check_recipe
+    from asyncrl.launch.machines.placement import placed, plan
 
     if args.markdown:
         from asyncrl.commands.config_page import markdown

@@ -128,11 +128,6 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def everyday_keys() -> list[str]:
-    """Return the keys that a reader must know."""
-    return [row.cells[0].strip("`") for one in _sections() for row in one.rows if not row.seldom]
-
-
 def _sections() -> Iterator[SectionText]:
     for name, field in Config.model_fields.items():
         if name == "algo":

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 def check_agent(args: argparse.Namespace) -> int:
     """Check a harness's program; return the command's exit code."""
     from asyncrl.console import shown
-    from asyncrl.launch.agent_check import check_agent_program
+    from asyncrl.launch.evaluation.agent_check import check_agent_program
 
     def tell(finding: Finding) -> None:
         print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"), flush=True)

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"eval: --tasks: must be a folder or an environment with --harness, else a number, got {args.tasks!r}"
         )
-    from asyncrl.launch.local_models import local_model
+    from asyncrl.launch.models.local_models import local_model
     from asyncrl.run.checkpoints import newest_of_run
 
     args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
@@ -140,8 +140,8 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
     from asyncrl.config import apply_override, load_config, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
     from asyncrl.import_path import absolute, search_in
-    from asyncrl.launch.check import check_evaluation
-    from asyncrl.launch.evaluate import play_checkpoint, summarize
+    from asyncrl.launch.checks.check import check_evaluation
+    from asyncrl.launch.evaluation.evaluate import play_checkpoint, summarize
     from asyncrl.launch.train import describe
 
     fixed = [f"model.path={json.dumps(checkpoint)}"]

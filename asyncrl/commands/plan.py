@@ -100,8 +100,8 @@ def _add_run(kinds: Any) -> None:
 
 
 def run_memory(args: argparse.Namespace) -> int:
-    from asyncrl.launch.check import check_recipe
-    from asyncrl.launch.local_models import with_local_models
+    from asyncrl.launch.checks.check import check_recipe
+    from asyncrl.launch.models.local_models import with_local_models
     from asyncrl.plan.load import load_for_gpus
     from asyncrl.plan.machine import gpu_memory
     from asyncrl.plan.predict import Planner
@@ -132,10 +132,10 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def run_cluster(args: argparse.Namespace) -> int:
-    from asyncrl.launch.check import check_recipe
-    from asyncrl.launch.rendered import render_slurm
-    from asyncrl.launch.site import load_site
-    from asyncrl.launch.spread import check_fits, machines_text
+    from asyncrl.launch.checks.check import check_recipe
+    from asyncrl.launch.machines.rendered import render_slurm
+    from asyncrl.launch.machines.site import load_site
+    from asyncrl.launch.machines.spread import check_fits, machines_text
     from asyncrl.plan.job import job_needs, job_request
     from asyncrl.plan.load import load_for_gpus
 

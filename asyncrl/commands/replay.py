@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _play_again(args: argparse.Namespace) -> int:
     from asyncrl.errors import ConfigError
-    from asyncrl.launch.play_again import find_recorded, replay_actions, sample_again
+    from asyncrl.launch.evaluation.play_again import find_recorded, replay_actions, sample_again
     from asyncrl.monitor.runs import run_folder
 
     end_like_interrupted()
@@ -82,7 +82,7 @@ def _play_again(args: argparse.Namespace) -> int:
 
 
 def _repeat_step(file: Path) -> int:
-    from asyncrl.train.poison_replay import replay
+    from asyncrl.train.features.poison_replay import replay
 
     found = replay(file)
     for index, group in enumerate(found.group_ids):

@@ -274,8 +274,8 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
 def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -> int:
     if args.role == "policy":
-        from asyncrl.launch.check import check_model
-        from asyncrl.launch.local_models import local_model
+        from asyncrl.launch.checks.check import check_model
+        from asyncrl.launch.models.local_models import local_model
         from asyncrl.run.checkpoints import newest_of_run
 
         args.checkpoint = local_model("serve policy", newest_of_run(args.checkpoint))
@@ -291,6 +291,8 @@ def _config(args: argparse.Namespace) -> Config:
             _no_run(args.folder)
         return load_config(path)
     if args.recipe:
-        return load_config(args.recipe)
+        from asyncrl.launch.models.local_models import with_local_models
+
+        return with_local_models(load_config(args.recipe))
     model = args.model or args.checkpoint or "none"
     return Config.model_validate({"model": {"path": model}, "env": {"name": "gridworld"}})

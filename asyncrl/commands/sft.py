@@ -87,8 +87,8 @@ def configured(what: str, overrides: list[str]) -> tuple[Config, str]:
 
 
 def _may_be_model(what: str) -> bool:
-    from asyncrl.launch.check import HUB_NAME
-    from asyncrl.launch.packaged_models import PACKAGED_MODELS
+    from asyncrl.launch.checks.check import HUB_NAME
+    from asyncrl.launch.models.packaged_models import PACKAGED_MODELS
 
     return what in PACKAGED_MODELS or Path(what).exists() or ("/" in what and bool(HUB_NAME.fullmatch(what)))
 
@@ -98,7 +98,7 @@ def _of_model(model: str, overrides: list[str]) -> Config:
     from asyncrl.config import apply_override, parse_config
     from asyncrl.config_sections import EngineConfig
     from asyncrl.import_path import search_in
-    from asyncrl.launch.local_models import local_model
+    from asyncrl.launch.models.local_models import local_model
     from asyncrl.run.model_folder import context_length
 
     model = local_model("sft", model)
@@ -122,7 +122,7 @@ def _of_model(model: str, overrides: list[str]) -> Config:
 
 def _tiny(config: Config, out: Path | None) -> int:
     """Train the tiny base model of a recipe."""
-    from asyncrl.launch.check import check_recipe, check_tasks
+    from asyncrl.launch.checks.check import check_recipe, check_tasks
     from asyncrl.process_hooks import collecting_no_garbage
 
     if out is None:
@@ -130,7 +130,7 @@ def _tiny(config: Config, out: Path | None) -> int:
     check_recipe(config)
     check_tasks(config)
     with collecting_no_garbage():
-        from asyncrl.train.sft import train_base_model
+        from asyncrl.train.supervised.sft import train_base_model
 
     print(f"base model: {train_base_model(config, out)}")
     return 0
@@ -138,8 +138,8 @@ def _tiny(config: Config, out: Path | None) -> int:
 
 def _supervised(config: Config, folder: Path, out: Path | None) -> int:
     """Train a model of the user's in a run folder."""
-    from asyncrl.launch.check import check_supervised
-    from asyncrl.launch.local_models import with_local_models
+    from asyncrl.launch.checks.check import check_supervised
+    from asyncrl.launch.models.local_models import with_local_models
     from asyncrl.run.folder import RunFolder
 
     if out is not None and out.exists() and not (out / "config.json").is_file():
@@ -152,7 +152,7 @@ def _supervised(config: Config, folder: Path, out: Path | None) -> int:
         run_folder.write_json("config.json", config.model_dump(mode="json"))
         model = _train(folder) if config.train.ranks == 1 else _run_ranks(folder, config.train.ranks)
     if out is not None:
-        from asyncrl.launch.supervised import save_model
+        from asyncrl.launch.models.supervised import save_model
 
         model = save_model(model, out)
     print(f"model: {model}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     # Imported when it is used, so that `--help` is fast.
     from asyncrl.config import Config
-    from asyncrl.launch.spread import ClusterOptions
+    from asyncrl.launch.machines.spread import ClusterOptions
 
 PLACES = ("local", "nodes", "ray", "slurm", "k8s")
 
@@ -118,8 +118,8 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 
 def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
     """Return the further machines of the run, None without any. Raises `ConfigError`."""
-    from asyncrl.launch.slurm import job_port, other_nodes, step
-    from asyncrl.launch.spread import PORT, ClusterOptions
+    from asyncrl.launch.machines.slurm import job_port, other_nodes, step
+    from asyncrl.launch.machines.spread import PORT, ClusterOptions
 
     port = args.port or PORT
     if args.on == "k8s":
@@ -133,7 +133,7 @@ def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
             )
         return None
     if args.on == "ray":
-        from asyncrl.launch.ray_nodes import count_nodes
+        from asyncrl.launch.machines.ray_nodes import count_nodes
 
         if args.nodes:
             raise ConfigError(f"--nodes {args.nodes}: on Ray each process is a node; leave it out")
@@ -153,9 +153,9 @@ def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
 def _render(args: argparse.Namespace) -> int:
     """Write what a run is submitted with."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.rendered import render_k8s, render_slurm, secret_name
-    from asyncrl.launch.site import load_site
-    from asyncrl.launch.spread import check_fits
+    from asyncrl.launch.machines.rendered import render_k8s, render_slurm, secret_name
+    from asyncrl.launch.machines.site import load_site
+    from asyncrl.launch.machines.spread import check_fits
     from asyncrl.plan.job import job_request
     from asyncrl.run.folder import choose_folder
 
@@ -191,9 +191,9 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.launch.check import check_run
+    from asyncrl.launch.checks.check import check_run
+    from asyncrl.launch.checks.untried import untried
     from asyncrl.launch.train import TrainRun, describe
-    from asyncrl.launch.untried import untried
     from asyncrl.plan.refuse import check_memory
     from asyncrl.run.folder import RunFolder
     from asyncrl.run.totals import finished_summary
@@ -281,7 +281,7 @@ def _resumable(path: Path) -> Iterator[None]:
 def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
     """Return the configuration and folder of a new or resumed run."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.local_models import with_local_models
+    from asyncrl.launch.models.local_models import with_local_models
     from asyncrl.run.folder import choose_folder, open_run
 
     if args.resume is not None and args.check_lr_zero:

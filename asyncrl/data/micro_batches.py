@@ -14,8 +14,8 @@ attention is computed row by row."""
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What rows take that are computed as a tree of prefixes (`asyncrl.train.prefix_tree`): no padding, nothing after
-    the last sampled token, and what rows of a group begin with only once."""
+    """What rows take that are computed as a tree of prefixes (`asyncrl.train.models.prefix_tree`): no padding, nothing
+    after the last sampled token, and what rows of a group begin with only once."""
 
     lengths: list[int]
     """[B] tokens up to the last sampled one."""

@@ -68,12 +68,6 @@ def install(name: str, harness: Harness) -> Installed:
     return _of_npm(folder) if program.npm else _of_pip(folder)
 
 
-def is_installed(harness: Harness) -> bool:
-    """Whether the program is there without asking a registry."""
-    program = harness.program
-    return program is None or program.path is not None or (_folder(program) / DONE).exists()
-
-
 def _folder(program: Program) -> Path:
     asked = [
         program.npm,

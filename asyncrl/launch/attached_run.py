@@ -18,13 +18,13 @@ from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import found_gpus
-from asyncrl.launch.evaluate import EvalResult
-from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, pin_policy
-from asyncrl.launch.placement import placed, plan
-from asyncrl.launch.plans import Plan
-from asyncrl.launch.process_group import ManagedProcess, ProcessGroup, generation_nice
-from asyncrl.launch.roles import Roles
-from asyncrl.launch.supervised import start_model
+from asyncrl.launch.evaluation.evaluate import EvalResult
+from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation, pin_policy
+from asyncrl.launch.machines.placement import placed, plan
+from asyncrl.launch.models.supervised import start_model
+from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup, generation_nice
+from asyncrl.launch.roles.roles import Roles
+from asyncrl.launch.tasks.plans import Plan
 from asyncrl.launch.train import TrainRun, print_status
 from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.services.engine.client import EngineClient

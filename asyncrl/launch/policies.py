@@ -10,9 +10,9 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.roles import PolicyRoles
-from asyncrl.launch.supervise import Supervisor
-from asyncrl.launch.tasks import FEED_FACTOR, TaskPlan
+from asyncrl.launch.processes.supervise import Supervisor
+from asyncrl.launch.roles.roles import PolicyRoles
+from asyncrl.launch.tasks.tasks import FEED_FACTOR, TaskPlan
 from asyncrl.run.folder import RunFolder, folder_of
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task

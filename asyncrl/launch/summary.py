@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncrl.launch.evaluate import EvalResult
+from asyncrl.launch.evaluation.evaluate import EvalResult
 from asyncrl.run.metrics import read_metrics
 
 

@@ -26,29 +26,29 @@ from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, ConfigError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.http_clients import open_url
-from asyncrl.launch.activity import ActivityLog
-from asyncrl.launch.buffer_report import BufferReport
-from asyncrl.launch.data_rows import has_rows, rows_of
-from asyncrl.launch.engine_troubles import EngineTroubleReport, EngineTroubles
-from asyncrl.launch.evaluate import EvalResult, evaluate_with
-from asyncrl.launch.failures import USABLE
-from asyncrl.launch.faulty_engines import FaultyEngines
-from asyncrl.launch.full_trainer import FullTrainer
-from asyncrl.launch.periodic_evaluation import PeriodicEvaluation
-from asyncrl.launch.phases import TrainingPhases
-from asyncrl.launch.placement import Placement, placed, plan
-from asyncrl.launch.plans import Plan, plan_tasks
+from asyncrl.launch.evaluation.evaluate import EvalResult, evaluate_with
+from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation
+from asyncrl.launch.machines.placement import Placement, placed, plan
+from asyncrl.launch.machines.spread import ClusterOptions, check_one_machine, on_nodes
+from asyncrl.launch.models.supervised import start_model
+from asyncrl.launch.models.weights_folder import check_room
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
-from asyncrl.launch.process_group import ProcessGroup
-from asyncrl.launch.quarantine import QuarantineReport
-from asyncrl.launch.roles import PolicyRoles, Roles
-from asyncrl.launch.samples import FirstSamples, trained_samples
-from asyncrl.launch.scaling import Scaler
-from asyncrl.launch.sinks import SinkProcesses
-from asyncrl.launch.spread import ClusterOptions, check_one_machine, on_nodes
+from asyncrl.launch.processes.process_group import ProcessGroup
+from asyncrl.launch.reports.activity import ActivityLog
+from asyncrl.launch.reports.buffer_report import BufferReport
+from asyncrl.launch.reports.engine_troubles import EngineTroubleReport, EngineTroubles
+from asyncrl.launch.reports.failures import USABLE
+from asyncrl.launch.reports.phases import TrainingPhases
+from asyncrl.launch.reports.quarantine import QuarantineReport
+from asyncrl.launch.reports.samples import FirstSamples, trained_samples
+from asyncrl.launch.reports.sinks import SinkProcesses
+from asyncrl.launch.roles.faulty_engines import FaultyEngines
+from asyncrl.launch.roles.full_trainer import FullTrainer
+from asyncrl.launch.roles.roles import PolicyRoles, Roles
+from asyncrl.launch.roles.scaling import Scaler
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
-from asyncrl.launch.supervised import start_model
-from asyncrl.launch.weights_folder import check_room
+from asyncrl.launch.tasks.data_rows import has_rows, rows_of
+from asyncrl.launch.tasks.plans import Plan, plan_tasks
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.progress import clear_line, elapsing, progress
@@ -60,7 +60,7 @@ from asyncrl.services.buffer.client import BufferClient
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 if TYPE_CHECKING:
-    from asyncrl.launch.cluster import Cluster
+    from asyncrl.launch.machines.cluster import Cluster
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
@@ -91,7 +91,7 @@ class TrainRun:
         self.cluster: Cluster | None = None
         if on is not None:
             # Imported here: a run on one machine serves nothing from the launcher.
-            from asyncrl.launch.cluster import Cluster
+            from asyncrl.launch.machines.cluster import Cluster
 
             self.cluster = Cluster(on, config, folder.path)
         self.placement = plan(config, found_gpus()) if on is None else Placement()

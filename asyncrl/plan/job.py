@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.rendered import Request
-from asyncrl.launch.weights_folder import memory_checkpoints
+from asyncrl.launch.machines.rendered import Request
+from asyncrl.launch.models.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.model_size import model_size
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS

@@ -10,8 +10,8 @@ from typing import Any
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.config_sections import is_loaded
 from asyncrl.errors import ConfigError
-from asyncrl.launch.placement import Placement, placed, plan
-from asyncrl.launch.weights_folder import memory_checkpoints
+from asyncrl.launch.machines.placement import Placement, placed, plan
+from asyncrl.launch.models.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
@@ -359,7 +359,7 @@ def offloaded_memory(config: Config, memory: StepMemory) -> int:
 
 
 def _kept(config: Config, size: Size) -> Kept:
-    from asyncrl.train.deepspeed_engine import deepspeed_config
+    from asyncrl.train.engine.deepspeed_engine import deepspeed_config
 
     settings = deepspeed_config(config.train, config.model.dtype, size.trained)
     return kept(size, settings, config.train.ranks, fused=config.train.optimizer == "adamw")

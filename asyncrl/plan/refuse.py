@@ -13,7 +13,7 @@ import psutil
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.placement import plan
+from asyncrl.launch.machines.placement import plan
 from asyncrl.machine import usable_memory_bytes
 from asyncrl.plan.machine import gpu_memory
 from asyncrl.process_start import start_process

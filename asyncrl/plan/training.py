@@ -24,19 +24,20 @@ from asyncrl.config import Config, TrainConfig
 from asyncrl.plan.fake import fake_tensors
 from asyncrl.plan.states import Size
 from asyncrl.plan.step_memory import Activations, StepMemory
-from asyncrl.train import loading, models, prefix_tree, router_replay
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.gradient import Step, micro_batch, ratio_statistics, serve
-from asyncrl.train.models import load_auxiliary_models, load_trained
-from asyncrl.train.optimizers import moment_bytes
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.engine.optimizers import moment_bytes
+from asyncrl.train.models import loading, prefix_tree, router_replay
+from asyncrl.train.models.policy import run_rows
 from asyncrl.train.parts import critic as critics
+from asyncrl.train.parts import needed_models as models
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
-from asyncrl.train.policy import run_rows
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.gradient import Step, micro_batch, ratio_statistics, serve
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import StepBatch
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
 from asyncrl.types import ANSWER_IDS, Status, Trajectory, Turn
 
 

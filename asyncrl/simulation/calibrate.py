@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from asyncrl.config import Config, load_config
 from asyncrl.errors import InputError
 from asyncrl.kv_blocks import CPU_TOKENS, GPU_TOKENS, short_blocks
-from asyncrl.launch.activity import FILE
+from asyncrl.launch.reports.activity import FILE
 from asyncrl.run.json_lines import JsonLines
 from asyncrl.run.metrics import read_metrics
 from asyncrl.simulation.cluster import simulate

@@ -17,7 +17,7 @@ from asyncrl.buffer.hooks.configured import hooks_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.tasks import FEED_FACTOR, TaskPlan
+from asyncrl.launch.tasks.tasks import FEED_FACTOR, TaskPlan
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import BufferClient

@@ -12,7 +12,7 @@ from typing import Any
 from asyncrl.buffer.hooks.proposals import predictions
 from asyncrl.buffer.replica import LEDGER
 from asyncrl.errors import InputError
-from asyncrl.launch.periodic_evaluation import read_evals
+from asyncrl.launch.evaluation.periodic_evaluation import read_evals
 from asyncrl.run.metrics import read_metrics
 from asyncrl.study.study_file import Study, StudyRun
 from asyncrl.textfile import parse_lines

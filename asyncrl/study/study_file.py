@@ -37,7 +37,7 @@ from asyncrl.config import Config, explain_problem, load_config, with_files_in
 from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
-from asyncrl.launch.local_models import with_local_models
+from asyncrl.launch.models.local_models import with_local_models
 from asyncrl.textfile import read_toml
 
 TUNING_SEED = 1000

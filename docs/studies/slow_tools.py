@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import random
 
@@ -18,12 +19,13 @@ SIGMA = 1.0
 
 
 class Slow(Env):
-    """A mixin for environments whose steps are not coroutines: each waits first."""
+    """A mixin for environments: each step waits first."""
 
     async def step(self, action: Action) -> Step:
         """See `Env.step`."""
         await asyncio.sleep(random.lognormvariate(math.log(MEDIAN_S), SIGMA))
-        return super().step(action)  # type: ignore[return-value]
+        taken = super().step(action)
+        return await taken if inspect.isawaitable(taken) else taken
 
 
 class SlowGridworld(Slow, Gridworld):

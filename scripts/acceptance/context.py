@@ -15,7 +15,7 @@ from typing import Any
 
 from asyncrl.config import parse_config
 from asyncrl.gpus import found_gpus
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 
 PART_S = 480.0
 """A part that has not ended then has failed."""
@@ -148,7 +148,7 @@ def _make_model(folder: Path, shape: dict[str, Any]) -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from asyncrl.train.tiny_model import build_tokenizer, save
+    from asyncrl.train.models.tiny_model import build_tokenizer, save
 
     torch.manual_seed(0)
     corpus = [f"Move {direction} {number}" for direction in ("left", "right") for number in range(300)]

@@ -131,8 +131,8 @@ def packed_rows(context: Context) -> list[Figure]:
     attention; the time of FlexAttention beside that of gathered rows."""
     import torch
 
-    from asyncrl.train.loading import load_policy
-    from asyncrl.train.prefix_tree import FLEX, INNER, NAME, enable_prefix_trees
+    from asyncrl.train.models.loading import load_policy
+    from asyncrl.train.models.prefix_tree import FLEX, INNER, NAME, enable_prefix_trees
 
     device, longest = ("cuda", 768) if context.gpus else ("cpu", 96)
     rng = np.random.default_rng(0)
@@ -191,8 +191,8 @@ def fused_logprobs(context: Context) -> list[Figure]:
         os.environ[INTERPRETER] = "1"
     import torch
 
-    from asyncrl.train.fused_logprobs import fused_logp
-    from asyncrl.train.token_scores import Head, score_tokens
+    from asyncrl.train.models.fused_logprobs import fused_logp
+    from asyncrl.train.models.token_scores import Head, score_tokens
 
     device, tokens = ("cuda", 8192) if context.gpus else ("cpu", 32)
     hidden, vocabulary = context.shape["hidden_size"], context.shape["vocab_size"]
@@ -245,12 +245,12 @@ def presets(context: Context) -> list[Figure]:
     from asyncrl.algo.objective import build_objective
     from asyncrl.algo.presets import PRESETS
     from asyncrl.config import parse_config
-    from asyncrl.train.controls import make_controls
-    from asyncrl.train.deepspeed_engine import TrainEngine
-    from asyncrl.train.models import load_auxiliary_models, load_trained
-    from asyncrl.train.step import train_step
-    from asyncrl.train.step_batch import build_step_batch
-    from asyncrl.train.step_settings import StepSettings
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine
+    from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
+    from asyncrl.train.step.controls import make_controls
+    from asyncrl.train.step.step import train_step
+    from asyncrl.train.step.step_batch import build_step_batch
+    from asyncrl.train.step.step_settings import StepSettings
 
     model, failed = str(context.model(**SMALL | {"vocab_size": WORDS})), []
     batch = build_step_batch(groups(WORDS), 0, 0)
@@ -286,11 +286,11 @@ def trainer_throughput(context: Context) -> list[Figure]:
 
     from asyncrl.algo.objective import build_objective
     from asyncrl.plan.training import longest_rows
-    from asyncrl.train.deepspeed_engine import TrainEngine
-    from asyncrl.train.gradient import Step, accumulate, apply
-    from asyncrl.train.models import load_auxiliary_models, load_trained
-    from asyncrl.train.ragged import Ragged
-    from asyncrl.train.step_settings import StepSettings
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine
+    from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
+    from asyncrl.train.step.gradient import Step, accumulate, apply
+    from asyncrl.train.step.ragged import Ragged
+    from asyncrl.train.step.step_settings import StepSettings
 
     tokens = 4096 if context.gpus else 256
     dtype = "bfloat16" if context.gpus else "float32"
@@ -327,7 +327,7 @@ def _logprob_agreement(context: Context, dtype: str) -> list[Figure]:
 
     from asyncrl.generation import GenerateRequest
     from asyncrl.services.engine.client import EngineClient
-    from asyncrl.train.loading import load_frozen
+    from asyncrl.train.models.loading import load_frozen
 
     model = context.model()
     rng = np.random.default_rng(0)

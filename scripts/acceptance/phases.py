@@ -222,9 +222,9 @@ def one_rank(context: Context) -> Iterator[Figure]:
     import torch
 
     from asyncrl.config import load_config
-    from asyncrl.train.deepspeed_engine import TrainEngine
-    from asyncrl.train.loading import load_policy
-    from asyncrl.train.lora import published
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine
+    from asyncrl.train.models.loading import load_policy
+    from asyncrl.train.models.lora import published
 
     config = load_config("gridworld_grpo", _words(context, 128, "train.zero_stage=3"))
     engine = TrainEngine(
@@ -292,11 +292,11 @@ def _step(context: Context, name: str, tokens: int) -> tuple[Callable[[], Any], 
     from asyncrl.algo.objective import build_objective
     from asyncrl.config import load_config
     from asyncrl.plan.training import longest_rows
-    from asyncrl.train.deepspeed_engine import TrainEngine
-    from asyncrl.train.gradient import Step, accumulate, apply
-    from asyncrl.train.models import load_auxiliary_models, load_trained
-    from asyncrl.train.ragged import Ragged
-    from asyncrl.train.step_settings import StepSettings
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine
+    from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
+    from asyncrl.train.step.gradient import Step, accumulate, apply
+    from asyncrl.train.step.ragged import Ragged
+    from asyncrl.train.step.step_settings import StepSettings
 
     config = load_config("gridworld_grpo", _words(context, tokens, *TRAINED[name]))
     objective, model = build_objective(config.algo), str(_model(context, name))

@@ -53,9 +53,9 @@ from asyncrl.config_checks import check_objective
 from asyncrl.credentials import authorization, bearer
 from asyncrl.env.registry import load_env
 from asyncrl.launch.attached_run import AttachedRun, SharedEngine
-from asyncrl.launch.base_model import cached_base_model
-from asyncrl.launch.evaluate import evaluate
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.evaluation.evaluate import evaluate
+from asyncrl.launch.models.base_model import cached_base_model
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 

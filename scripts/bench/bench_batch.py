@@ -22,12 +22,12 @@ import torch
 from asyncrl.algo.objective import build_objective
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.data.micro_batches import plan_micro_batches
-from asyncrl.train.deepspeed_engine import TrainEngine, init_distributed, leave_distributed
-from asyncrl.train.estimates import estimate_advantages
-from asyncrl.train.progress import Progress
-from asyncrl.train.serve_rows import serve_rows, serve_values, share_batch
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.engine.deepspeed_engine import TrainEngine, init_distributed, leave_distributed
+from asyncrl.train.engine.progress import Progress
+from asyncrl.train.step.estimates import estimate_advantages
+from asyncrl.train.step.serve_rows import serve_rows, serve_values, share_batch
+from asyncrl.train.step.step_batch import build_step_batch
+from asyncrl.train.step.step_tensors import StepTensors
 from asyncrl.types import Group, Status, Task, Trajectory, Turn
 
 GROUP_SIZE, LONGEST, EVERY, SAMPLED = 8, 60_000, 1000, 400

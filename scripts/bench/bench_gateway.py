@@ -33,7 +33,7 @@ from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.gateway.recorded_episode import EpisodeSpec
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Task, Trajectory
@@ -207,7 +207,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def make_model(folder: Path) -> str:
     """A random model of 3 M parameters with a tokenizer for the workload's words."""
-    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
 
     tokenizer = build_tokenizer([*WORDS, OBSERVATION] * 20, 2048, MAX_MODEL_LEN)
     save(

@@ -27,19 +27,19 @@ from report import write_report
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import (
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.deepspeed_engine import (
     TrainEngine,
     init_distributed,
     leave_distributed,
     wait_for_all_ranks,
 )
-from asyncrl.train.loading import load_policy
-from asyncrl.train.serve_rows import share_batch
-from asyncrl.train.step import train_step
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.serve_rows import share_batch
+from asyncrl.train.step.step import train_step
+from asyncrl.train.step.step_batch import build_step_batch
+from asyncrl.train.step.step_settings import StepSettings
 
 LEARNING_RATE = 1e-6
 NOTHING = "nothing"

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from bench_async import MEDIAN_S, SIGMA
 
 from asyncrl.config import load_config
-from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 

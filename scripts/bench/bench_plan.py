@@ -21,7 +21,7 @@ from typing import Any
 from report import describe_machine, write_report
 
 from asyncrl.config import load_config
-from asyncrl.launch.base_model import cached_base_model
+from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics

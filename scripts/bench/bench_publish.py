@@ -30,12 +30,12 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config, parse_config
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.services.trainer.publisher import SyncFilePublisher
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callbacks import Recording
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.models import load_trained
-from asyncrl.train.tiny_model import build_model
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.loop.callbacks import Recording
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.models.tiny_model import build_model
+from asyncrl.train.parts.needed_models import load_trained
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.types import NOT_SAMPLED, Group, Lease, Status, Task, Trajectory, Turn
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.publish import FilePublisher, PublishReport

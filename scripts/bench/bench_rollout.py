@@ -23,7 +23,7 @@ from report import write_report
 from asyncrl.config import parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 
 PROMPT_TOKENS = 40

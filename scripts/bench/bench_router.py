@@ -32,7 +32,7 @@ from report import write_report
 from asyncrl.config import parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 
@@ -231,7 +231,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def make_model(folder: Path) -> str:
     """A random model of 13 M parameters: large enough for prompts to cost more than requests."""
-    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
 
     tokenizer = build_tokenizer(["a few words"] * 20, 2048, MAX_MODEL_LEN)
     save(folder, build_model(2048, 512, 4, 4, MAX_MODEL_LEN, tokenizer.eos_token_id, seed=0), tokenizer)

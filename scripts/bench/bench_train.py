@@ -46,15 +46,15 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.deepspeed_engine import TrainEngine, deepspeed_config, init_distributed
-from asyncrl.train.loading import load_policy
-from asyncrl.train.optimizers import make_optimizer
-from asyncrl.train.step import train_step
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.tiny_model import build_tokenizer
-from asyncrl.train.token_scores import Head, score_tokens
+from asyncrl.train.engine.deepspeed_engine import TrainEngine, deepspeed_config, init_distributed
+from asyncrl.train.engine.optimizers import make_optimizer
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.tiny_model import build_tokenizer
+from asyncrl.train.models.token_scores import Head, score_tokens
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.step import train_step
+from asyncrl.train.step.step_batch import build_step_batch
+from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Group, Status, Task, Trajectory, Turn
 
 GROUPS, SIZE, PROMPT, MEDIAN, SIGMA, LONGEST, VOCABULARY = 4, 8, 128, 96, 1.0, 1024, 16384

@@ -93,14 +93,14 @@ def measure_recording(rounds: int) -> dict[str, Any]:
     """Train the same batch again and again, every other time with recording. The first of each is a warm-up."""
     from asyncrl.algo.objective import build_objective
     from asyncrl.config import TrainConfig
-    from asyncrl.train.auxiliary_models import AuxiliaryModels
-    from asyncrl.train.deepspeed_engine import TrainEngine
-    from asyncrl.train.loading import load_policy
-    from asyncrl.train.publication import token_values
-    from asyncrl.train.step import train_step
-    from asyncrl.train.step_batch import build_step_batch
-    from asyncrl.train.step_settings import StepSettings
-    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine
+    from asyncrl.train.loop.publication import token_values
+    from asyncrl.train.models.loading import load_policy
+    from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+    from asyncrl.train.step.step import train_step
+    from asyncrl.train.step.step_batch import build_step_batch
+    from asyncrl.train.step.step_settings import StepSettings
 
     groups = groups_of(np.random.default_rng(0), 0, GROUPS, GIVEN, SAMPLED)
     with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as name:

@@ -21,7 +21,7 @@ from bench_async import say, spread
 from bench_train import GROUPS, SIZE, make_ours, make_rows, save_model
 from report import write_report
 
-from asyncrl.train.deepspeed_engine import init_distributed
+from asyncrl.train.engine.deepspeed_engine import init_distributed
 
 
 def with_one_outcome(rows: list[dict[str, Any]], num_groups: int) -> list[dict[str, Any]]:

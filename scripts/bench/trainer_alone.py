@@ -81,12 +81,12 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
     from asyncrl.algo.objective import build_objective
     from asyncrl.services.trainer.recorder import Recorder
     from asyncrl.services.trainer.transports import open_publisher
-    from asyncrl.train.callbacks import Recording
-    from asyncrl.train.deepspeed_engine import TrainEngine, leave_distributed
-    from asyncrl.train.models import load_auxiliary_models, load_trained
-    from asyncrl.train.sampled_check import SampledCheck
-    from asyncrl.train.threads import set_threads
-    from asyncrl.train.trainer import Trainer
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine, leave_distributed
+    from asyncrl.train.features.sampled_check import SampledCheck
+    from asyncrl.train.loop.callbacks import Recording
+    from asyncrl.train.loop.trainer import Trainer
+    from asyncrl.train.models.threads import set_threads
+    from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
 
     config = load_config(run / "config.json")
     set_threads(config.run.threads)

@@ -47,7 +47,8 @@ NAVIGATION: dict[str, list[str]] = {
         "9-extension",
     ),
     "Concepts": _pages(
-        "docs", "architecture schedules engine-and-trainer rollouts policies opponents curriculum"
+        "docs",
+        "architecture ways transports schedules engine-and-trainer rollouts policies opponents curriculum",
     ),
     "How-to": [
         *_pages(

@@ -18,7 +18,7 @@ import psutil
 from asyncrl.credentials import authorization
 from asyncrl.env.config_check import env_services
 from asyncrl.http_clients import open_url
-from asyncrl.launch.roles import Roles
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.run.metrics import read_metrics
 
 NETWORK_SHARE = 0.25

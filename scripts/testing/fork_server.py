@@ -27,6 +27,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import typing
 from collections.abc import Sequence
@@ -130,9 +131,9 @@ MODULES = (
     "asyncrl.commands.train",
     "asyncrl.env.check",
     "asyncrl.envs.gridworld.env",
-    "asyncrl.launch.check",
-    "asyncrl.launch.evaluate",
-    "asyncrl.launch.slurm",
+    "asyncrl.launch.checks.check",
+    "asyncrl.launch.evaluation.evaluate",
+    "asyncrl.launch.machines.slurm",
     "asyncrl.launch.train",
     "asyncrl.plan.machine",
     "asyncrl.plan.refuse",
@@ -144,9 +145,9 @@ MODULES = (
     "asyncrl.services.old_policy.service",
     "asyncrl.services.rollout.service",
     "asyncrl.services.trainer.service",
-    "asyncrl.train.poison",
-    "asyncrl.train.sampled_check",
-    "asyncrl.train.sft",
+    "asyncrl.train.features.poison",
+    "asyncrl.train.features.sampled_check",
+    "asyncrl.train.supervised.sft",
     "asyncrl.weights.transports.collective.engine",
     "asyncrl.weights.transports.delta.engine",
     "asyncrl.weights.transports.http.engine",
@@ -182,8 +183,10 @@ class ForkServer:
 
     def __init__(self, socket_path: str, libraries: Sequence[str], modules: Sequence[str]) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(socket_path)
+        # Whoever sees the socket can connect to it.
+        self.listener.bind(f"{socket_path}.new")
         self.listener.listen(BACKLOG)
+        os.rename(f"{socket_path}.new", socket_path)
         self.libraries, self.modules = libraries, modules
         self.imported = False
         self.forkers: dict[str, socket.socket] = {}
@@ -421,7 +424,7 @@ def prepare_commands(modules: Sequence[str]) -> None:
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     # That of the tests' models, which transformers remembers; vLLM asks for it, too.
-    _compile_jinja_template(sys.modules["asyncrl.train.tiny_model"].CHAT_TEMPLATE)
+    _compile_jinja_template(sys.modules["asyncrl.train.models.tiny_model"].CHAT_TEMPLATE)
 
 
 def leave_out_reports() -> None:
@@ -470,10 +473,12 @@ def start_fork_server(
     folder: Path, libraries: Sequence[str] = LIBRARIES, modules: Sequence[str] = MODULES
 ) -> subprocess.Popen[bytes]:
     """Start a server whose socket and log are in `folder`, which must be this user's alone, and have all processes that
-    this one starts know of it. It ends with this process."""
-    os.environ[FORK_SERVER] = str(folder / "fork-server")
+    this one starts know of it. It ends with this process. Returns when it listens. Raises `RuntimeError` with its log
+    where it ends before."""
+    place = folder / "fork-server"
+    os.environ[FORK_SERVER] = str(place)
     with open(folder / "fork-server.log", "wb") as log:
-        return subprocess.Popen(
+        server = subprocess.Popen(
             [
                 sys.executable,
                 "-P",
@@ -490,6 +495,11 @@ def start_fork_server(
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+    while not place.exists():
+        if server.poll() is not None:
+            raise RuntimeError(f"the fork server ended: {(folder / 'fork-server.log').read_text()}")
+        time.sleep(0.01)
+    return server
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from torch.profiler import ProfilerActivity, profile
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config
 from asyncrl.plan.training import longest_rows
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.gradient import Step, accumulate, apply
-from asyncrl.train.models import load_auxiliary_models, load_trained
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
+from asyncrl.train.step.gradient import Step, accumulate, apply
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_settings import StepSettings
 
 
 def live_bytes() -> int:

@@ -29,9 +29,9 @@ from asyncrl.http_checks import MSGPACK
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.http.app import create_app, serve
 from asyncrl.services.old_policy.messages import logprobs_to_map, rows_from_map
-from asyncrl.train.loading import load_frozen
+from asyncrl.train.models.loading import load_frozen
+from asyncrl.train.models.threads import set_threads
 from asyncrl.train.parts.old_policy_model import FOLDER, OldPolicyModel, Row, rows_of
-from asyncrl.train.threads import set_threads
 
 log = logging.getLogger("asyncrl.old_policy")
 

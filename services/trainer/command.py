@@ -50,7 +50,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     find_own_programs()
     with collecting_no_garbage():
         from asyncrl.services.trainer.service import run_trainer
-        from asyncrl.train.callback_context import TrainerArguments
+        from asyncrl.train.arguments import TrainerArguments
     given = TrainerArguments(
         folder=need(args.folder, "--folder", "trainer"),
         model=need(args.model, "--model", "trainer"),

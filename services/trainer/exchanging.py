@@ -9,8 +9,8 @@ from asyncrl.config import Config
 from asyncrl.credentials import Credentials
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.outer.client import OuterClient
-from asyncrl.train.callback_context import CallbackContext
-from asyncrl.train.outer_exchange import Outer, OuterExchange
+from asyncrl.train.features.outer_exchange import Outer, OuterExchange
+from asyncrl.train.loop.callback_context import CallbackContext
 
 OUTER_RUN = "outer.json"
 """File of a run's folder with the id by which an outer optimizer knows the run."""

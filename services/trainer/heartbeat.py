@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from asyncrl.endpoint import stalled_file
-from asyncrl.train.progress import Progress
+from asyncrl.train.engine.progress import Progress
 
 BEAT_S = 1.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncrl.endpoint import wait_for_addresses
 from asyncrl.services.engine.sleep import SleepSwitch
 from asyncrl.startup import LIMIT_FACTOR
-from asyncrl.train.callback_context import CallbackContext, TrainerRun
-from asyncrl.train.deepspeed_engine import init_distributed, wait_for_all_ranks
-from asyncrl.train.turns import MemoryTurns
+from asyncrl.train.engine.deepspeed_engine import init_distributed, wait_for_all_ranks
+from asyncrl.train.features.turns import MemoryTurns
+from asyncrl.train.loop.callback_context import CallbackContext, TrainerRun
 
 
 def let_engines_sleep(run: TrainerRun) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.control import EngineControl
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.weights.files import WeightFile, on_cpu
 from asyncrl.weights.publish import FilePublisher, PublishReport
 

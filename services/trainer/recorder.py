@@ -9,11 +9,11 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callback_context import TrainerArguments
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.metrics_log import MetricsLog
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.loop.callback_context import TrainerArguments
+from asyncrl.train.loop.metrics_log import MetricsLog
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.types import Group
 
 
@@ -49,11 +49,11 @@ def make_checkpointer(
     """
     train, store, memory = config.train, None, None
     if train.checkpoint_store and engine.rank == 0:
-        from asyncrl.train.checkpoint_store import CheckpointStore
+        from asyncrl.train.checkpoint.checkpoint_store import CheckpointStore
 
         store = CheckpointStore(train.checkpoint_store)
     if train.memory_checkpoint_every:
-        from asyncrl.train.memory_checkpoints import FOLDER
+        from asyncrl.train.checkpoint.memory_checkpoints import FOLDER
 
         memory = given.weights_dir / FOLDER
     return Checkpointer(

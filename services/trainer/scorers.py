@@ -6,7 +6,7 @@ from asyncrl.config import Config
 from asyncrl.endpoint import wait_for_addresses
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.startup import LIMIT_FACTOR
-from asyncrl.train.callback_context import TrainerArguments
+from asyncrl.train.arguments import TrainerArguments
 from asyncrl.train.parts.old_policy import OldPolicies
 from asyncrl.train.parts.old_policy_model import FOLDER
 

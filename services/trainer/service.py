@@ -19,14 +19,15 @@ from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
 from asyncrl.services.trainer.transports import open_publisher
 from asyncrl.startup import LIMIT_FACTOR
 from asyncrl.tracing import start_tracing, stop_tracing
-from asyncrl.train.callback_context import CallbackContext, TrainerArguments, TrainerRun
-from asyncrl.train.callbacks import Recording
-from asyncrl.train.configured import configured, prepare
-from asyncrl.train.deepspeed_engine import TrainEngine, init_distributed, leave_distributed
-from asyncrl.train.models import load_auxiliary_models, load_trained
-from asyncrl.train.recover import recover
-from asyncrl.train.threads import set_threads
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.arguments import TrainerArguments
+from asyncrl.train.engine.deepspeed_engine import TrainEngine, init_distributed, leave_distributed
+from asyncrl.train.loop.callback_context import CallbackContext, TrainerRun
+from asyncrl.train.loop.callbacks import Recording
+from asyncrl.train.loop.configured import configured, prepare
+from asyncrl.train.loop.recover import recover
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.models.threads import set_threads
+from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
 
 
 def run_trainer(given: TrainerArguments) -> int:

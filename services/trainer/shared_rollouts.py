@@ -15,8 +15,8 @@ from asyncrl.credentials import Credentials, read_credentials
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.swarm.client import SwarmClient
-from asyncrl.train.callback_context import CallbackContext
-from asyncrl.train.swarm_pool import RECORD, Quota, Swarm, SwarmPool
+from asyncrl.train.features.swarm_pool import RECORD, Quota, Swarm, SwarmPool
+from asyncrl.train.loop.callback_context import CallbackContext
 
 log = logging.getLogger("asyncrl.train")
 

@@ -15,7 +15,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.transport import Transport
 

@@ -7,10 +7,11 @@ import functools
 import torch
 import torch.distributed as dist
 
-from asyncrl.algo.inputs import LossInputs, count_totals
+from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.metrics import merge, reduce_over_ranks, values
 from asyncrl.algo.objective import build_objective
 from tests.algo.factories import loss_fields
+from tests.conformance.tensors import count_totals
 
 ROWS = 8
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from asyncrl.algo.aggregate import aggregate
-from asyncrl.algo.inputs import Totals, count_totals
+from asyncrl.algo.inputs import Totals
 from asyncrl.algo.metrics import values
 from asyncrl.algo.registry import AGGREGATIONS, resolve
 from tests.algo.one_loss import ROWS, even_slices, fixture, gradient
+from tests.conformance.tensors import count_totals
 
 OBJECTIVES = (
     "grpo", "dapo", "gspo", "luspo", "atpo", "cispo", "decoupled_ppo", "ppo_ewma", "icepop", "kpop", "asympo", "vapo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncrl.algo.inputs import LossInputs, count_totals
+from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import KINDS
 from asyncrl.algo.settings import part_needs, resolve_settings
@@ -13,6 +13,7 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError
 from tests.algo.factories import batch_for, loss_fields
+from tests.conformance.tensors import count_totals
 
 KEYS = {"correction": "corrections", "shaping": "shaping", "filter": "filters"}
 PARAMS = {

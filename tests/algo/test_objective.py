@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from asyncrl.algo.filters import max_variance
-from asyncrl.algo.inputs import LossInputs, LossOutputs, count_totals
+from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.settings import measured_needs
 from asyncrl.algo.value import value_term
 from tests.algo.factories import EXTRAS, OF_TOKENS, advantage_batch, loss_fields, loss_inputs
+from tests.conformance.tensors import count_totals
 
 
 def build(**algo):

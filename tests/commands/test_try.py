@@ -52,3 +52,12 @@ def test_a_few_rows_are_played_and_shown_and_nothing_is_left(tmp_path, monkeypat
 def test_what_is_wrong_is_said_before_anything_starts(capsys, words, message):
     assert main(["try", "r.toml", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_packaged_model_is_taken_from_the_cache(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "models" / "smollm2-135m"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert main(["try", "r.toml", "model.path=smollm2-135m"]) == 2
+    assert f"model.path: '{folder}' has no weights" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from asyncrl.algo.advantage import (
-    archer,
     gae,
     gae_turn,
     gdpo,
@@ -112,19 +111,6 @@ def gae_no_skip(i, p, _):
     values = tensor(i["values"])
     everywhere = torch.ones_like(values, dtype=torch.bool)
     adv = gae.gae_tokens(tensor(i["token_rewards"]), values, everywhere, p["gamma"], p["lam"])
-    return {"adv": adv, "returns": adv + values}
-
-
-def gae_areal(i, p, _):
-    values = tensor(i["values"])
-    adv = gae.gae_last_column_bootstrap(
-        tensor(i["token_rewards"]),
-        values,
-        mask_of(i["mask"]),
-        tensor(i["seq_no_eos"]),
-        p["gamma"],
-        p["lam"],
-    )
     return {"adv": adv, "returns": adv + values}
 
 
@@ -267,13 +253,6 @@ def opob_combined(i, p, _):
     return {"adv": adv}
 
 
-def run_archer(i, p, _):
-    target = archer.utterance_target(
-        tensor(i["reward"]), tensor(i["v_next_target"]), tensor(i["done"]), p["gamma"]
-    )
-    return {"q_target": target, "adv_utterance": archer.utterance_advantage(tensor(i["q"]), tensor(i["v"]))}
-
-
 def batch_norm(i, p, _):
     adv, mask, ddof = tensor(i["adv"]), mask_of(i["mask"]), int(p.get("unbiased", True))
     mean, std = token_moments(adv, mask, ddof)
@@ -297,7 +276,6 @@ def run_spo(i, p, _):
         "rho": rho,
         "alpha_new": alpha_new,
         "beta_new": beta_new,
-        "sample_weight": spo.sampling_weight(baseline, p.get("explore_eps", 0.05)),
     }
 
 
@@ -322,7 +300,6 @@ ADAPTERS = {
     "adv.remax": run_remax,
     "adv.gae.skip_masked": gae_skip,
     "adv.gae.no_skip": gae_no_skip,
-    "adv.gae.areal_bootstrap": gae_areal,
     "adv.gae.turn_level": gae_by_turn,
     "adv.gae.length_adaptive_lambda": adaptive_lambda,
     "adv.mc_grpo": run_mc_grpo,
@@ -335,7 +312,6 @@ ADAPTERS = {
     "adv.vcpo_opob.paper": opob_paper,
     "adv.vcpo_opob.code_agg": opob_code,
     "adv.vcpo_opob.combined": opob_combined,
-    "adv.archer_utterance": run_archer,
     "adv.batch_norm_tokens_areal": batch_norm,
     "adv.spo_single_rollout": run_spo,
     "adv.spo_init": run_spo_init,

@@ -9,7 +9,7 @@ import torch
 
 from asyncrl.algo.aggregate import aggregate
 from asyncrl.algo.correction import kpop, masked, sequence_kl, truncated
-from asyncrl.algo.inputs import LossInputs, count_totals
+from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.loss import (
     aspo,
     asympo,
@@ -36,7 +36,7 @@ from asyncrl.algo.loss import (
 )
 from asyncrl.algo.proximal.interpolate import loglinear
 from asyncrl.algo.registry import resolve
-from tests.conformance.tensors import leaf, mask_of, tensor
+from tests.conformance.tensors import count_totals, leaf, mask_of, tensor
 
 FIELDS = {
     "old_logp": "proximal_logp",

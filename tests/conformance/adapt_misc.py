@@ -8,18 +8,19 @@ from asyncrl.algo import filters, kl, shaping
 from asyncrl.algo.aggregate import aggregate
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
 from asyncrl.algo.correction import m2po, masked, opsm, tv_mask
-from asyncrl.algo.diagnostics.ess import sequence_ess, token_ess
+from asyncrl.algo.diagnostics.ess import derive, ess_metrics, sequence_ess
 from asyncrl.algo.diagnostics.mismatch import divergence
-from asyncrl.algo.diagnostics.token_lags import lag_summary
-from asyncrl.algo.entropy import entropy_from_logits
-from asyncrl.algo.inputs import count_totals
+from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
+from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.loss import distill, preference
+from asyncrl.algo.metrics import Metrics, values
+from asyncrl.algo.next_token import next_token_scores
 from asyncrl.algo.proximal.ewma import beta_from_staleness, update_ewma
 from asyncrl.algo.proximal.interpolate import interpolation_weight, linear_logp, loglinear_logp
 from asyncrl.algo.registry import AGGREGATIONS, resolve
 from asyncrl.algo.value import value_loss
 from tests.conformance.adapt_losses import loss_inputs
-from tests.conformance.tensors import keys, leaf, mask_of, tensor
+from tests.conformance.tensors import count_totals, keys, leaf, mask_of, tensor
 
 
 def agg_all(i, p, _):
@@ -114,7 +115,6 @@ def kl_reward(i, p, _):
     divergence_, mask = tensor(i["kl"]), mask_of(i["mask"])
     return {
         "token_rewards": kl.kl_in_reward(tensor(i["token_scores"]), divergence_, mask, p["beta"]),
-        "mean_kl": kl.mean_kl_per_sequence(divergence_, mask),
     }
 
 
@@ -125,7 +125,8 @@ def kl_controller(i, p, _):
 
 def entropy(i, p, _):
     logits = leaf(i["logits"])
-    value = entropy_from_logits(logits)
+    value = next_token_scores(logits, torch.zeros(len(logits), dtype=torch.long), entropy=True).entropy
+    assert value is not None
     return {"entropy": value.detach(), "grad_logits": torch.autograd.grad(value.sum(), logits)[0]}
 
 
@@ -182,13 +183,16 @@ def ess_sequence(i, p, _):
     return {"weights": weights, "ess": ess, "ess_ratio": ratio}
 
 
+def _values(metrics: Metrics) -> dict[str, float]:
+    return derive(values(metrics))
+
+
 def ess_token(i, p, _):
     inputs = loss_inputs(i)
     log_ratio, threshold = inputs.mismatch_log_ratio, p["threshold"]
+    found = {"ess_current_verl": threshold, "ess_unclipped": None}
     return {
-        "ess_current_verl": token_ess(log_ratio, inputs.mask, threshold),
-        "ess_old_verl_lower_clamped": token_ess(log_ratio, inputs.mask, threshold, p["lower"]),
-        "ess_unclipped": token_ess(log_ratio, inputs.mask, None),
+        name: _values(ess_metrics(log_ratio, inputs.mask, cap))["ess/token"] for name, cap in found.items()
     }
 
 
@@ -212,8 +216,12 @@ def behaviour_kl(i, p, _):
 
 
 def staleness(i, p, _):
-    found = lag_summary(torch.tensor(i["token_versions"]), mask_of(i["mask"]), i["current_version"])
-    return {"mean": found.mean, "max": found.max, "p90": found.p90, "hist": found.histogram}
+    versions, mask = torch.tensor(i["token_versions"]), mask_of(i["mask"])
+    zeros = torch.zeros(mask.shape, dtype=torch.float64)
+    sampled = mask & (versions >= 0)
+    inputs = LossInputs(logp=zeros, mask=sampled, versions=versions, current_version=i["current_version"])
+    found = _values(metrics_by_lag(inputs, LossOutputs(zeros)))
+    return {"mean": found["lag/mean"], "max": found["lag/max"]}
 
 
 ADAPTERS = {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.groups import group_index
+from asyncrl.algo.inputs import Totals, totals_of
 
 
 def tensor(x: Any) -> Tensor:
@@ -30,3 +31,8 @@ def keys(x: list) -> Tensor:
 def singleton(params: dict) -> str:
     """Vectors describe the rule for groups of one in words that start with "raw" or "zero"."""
     return "raw" if str(params.get("singleton", "zero")).startswith("raw") else "zero"
+
+
+def count_totals(mask: Tensor, group: Tensor | None = None, horizon: float = 0.0) -> Totals:
+    """Counts of one whole batch: `mask` [B,T], `group` [B] prompt index of each row, numbered from 0."""
+    return totals_of(mask.bool().sum(-1), group, horizon)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.data.micro_batches import PADDED_RATIO, Packing, pack_rows, plan_micro_batches
-from asyncrl.train.prefix_tree import build_tree
+from asyncrl.train.models.prefix_tree import build_tree
 
 lengths = st.lists(st.integers(1, 200), min_size=1, max_size=60)
 

@@ -15,7 +15,7 @@ from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.env.scripted import to_action
 from asyncrl.errors import ConfigError
-from asyncrl.launch.check import check_answers, check_recipe, env_needs
+from asyncrl.launch.checks.check import check_answers, check_recipe, env_needs
 from asyncrl.types import Task
 
 CHEAP = ("calculator", "countdown", "gridworld", "nim", "office", "support", "textgame")

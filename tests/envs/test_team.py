@@ -16,8 +16,8 @@ from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.train.demonstrations import demonstrations, encode
-from asyncrl.train.step_batch import build_step_batch, to_advantage_batch
+from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
+from asyncrl.train.supervised.demonstrations import demonstrations, encode
 from asyncrl.types import Lease, Task
 
 

@@ -11,7 +11,7 @@ from asyncrl.envs.benchmarks.multi_turn_calls import MultiTurnCalls, checks_of
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.evaluation.importers.records import import_tasks
 from asyncrl.evaluation.suite import load_suite, part_tasks
-from asyncrl.launch.suite import check_suite
+from asyncrl.launch.evaluation.suite import check_suite
 from tests.benchmark_env import benchmark_python
 
 pytestmark = pytest.mark.slow

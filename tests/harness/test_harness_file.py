@@ -71,7 +71,6 @@ def test_a_program_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(program.shutil, "which", lambda name: None)
     with pytest.raises(UnavailableError, match=r"needs npm"):
         program.install("codex", read_harness("codex"))
-    assert not program.is_installed(read_harness("codex"))
 
 
 def test_a_harness_needs_tasks_that_are_a_folder():

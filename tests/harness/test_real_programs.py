@@ -8,7 +8,7 @@ from asyncrl.cli import main
 from asyncrl.errors import UnavailableError
 from asyncrl.harness.file import read_harness
 from asyncrl.harness.program import install
-from asyncrl.launch.agent_check import check_agent_program
+from asyncrl.launch.evaluation.agent_check import check_agent_program
 from tests.shared import made_once
 
 WHOLE = os.environ.get("ASYNCRL_TEST_PROGRAMS") == "all"

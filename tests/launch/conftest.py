@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 
 
 @pytest.fixture

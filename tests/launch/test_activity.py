@@ -11,9 +11,9 @@ import pytest
 from fastapi import Response
 
 from asyncrl.data.codec import pack
-from asyncrl.launch import activity
-from asyncrl.launch.activity import ActivityLog
-from asyncrl.launch.process_group import ManagedProcess
+from asyncrl.launch.processes.process_group import ManagedProcess
+from asyncrl.launch.reports import activity
+from asyncrl.launch.reports.activity import ActivityLog
 from asyncrl.services.http.app import create_app
 from tests.app_thread import AppThread, free_port
 from tests.credentials import RUN

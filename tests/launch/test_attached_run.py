@@ -8,8 +8,8 @@ import pytest
 from asyncrl.config import load_config
 from asyncrl.launch import attached_run
 from asyncrl.launch.attached_run import SharedEngine
-from asyncrl.launch.placement import BESIDE_TRAINER
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.machines.placement import BESIDE_TRAINER
+from asyncrl.launch.processes.process_group import ProcessGroup
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import UnavailableError
-from asyncrl.launch import base_model
+from asyncrl.launch.models import base_model
 from asyncrl.process_start import FORK_SERVER
 from tests.engines import END_S
 from tests.waiting import running, wait_until

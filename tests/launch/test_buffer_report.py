@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.launch.buffer_report import BufferReport
+from asyncrl.launch.reports.buffer_report import BufferReport
 from asyncrl.types import FailureClass, Task
 from tests.buffer.factories import group
 from tests.launch.test_failures import failed

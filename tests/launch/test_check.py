@@ -12,7 +12,7 @@ from asyncrl.cli import main
 from asyncrl.config import load_config, parse_config
 from asyncrl.env.config_check import check_settings
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.check import check_evaluation, check_model, check_run
+from asyncrl.launch.checks.check import check_evaluation, check_model, check_run
 
 ENV = """
 from typing import Literal
@@ -187,7 +187,7 @@ def test_a_model_of_the_hub_is_asked_for_unless_it_is_cached(folder, monkeypatch
 @pytest.mark.slow
 def test_the_check_loads_no_torch():
     code = (
-        "import sys; from asyncrl.config import load_config; from asyncrl.launch.check import check_run; "
+        "import sys; from asyncrl.config import load_config; from asyncrl.launch.checks.check import check_run; "
         "check_run(load_config('mixed_grpo')); sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

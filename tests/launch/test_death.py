@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from asyncrl.launch.death import lacks_memory, last_error
+from asyncrl.launch.processes.death import lacks_memory, last_error
 
 VLLM = """\
 (APIServer pid=7) INFO 11-23 01:00:00 [api_server.py:12] starting

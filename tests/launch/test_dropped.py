@@ -3,7 +3,7 @@
 import pytest
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.launch.dropped import DroppedReport
+from asyncrl.launch.reports.dropped import DroppedReport
 from asyncrl.types import Task
 from tests.buffer.factories import group
 

@@ -13,7 +13,7 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group, pack, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
-from asyncrl.launch.evaluate import evaluate_with, summarize, task_timeout_s
+from asyncrl.launch.evaluation.evaluate import evaluate_with, summarize, task_timeout_s
 from asyncrl.launch.summary import eval_block
 from asyncrl.launch.train import describe
 from asyncrl.types import FailureClass, Status
@@ -132,7 +132,7 @@ def eval_config(**rollout):
 
 @pytest.mark.slow
 def test_an_evaluation_has_time_for_each_task_and_not_for_all_of_them_together(monkeypatch):
-    monkeypatch.setattr("asyncrl.launch.evaluate.task_timeout_s", lambda config: 2.0)
+    monkeypatch.setattr("asyncrl.launch.evaluation.evaluate.task_timeout_s", lambda config: 2.0)
     worker = Worker(play_s=0.5)
     assert worker.evaluate(eval_config(), 24).tasks == 24  # 3 s in rounds of 4
     assert worker.most == 4

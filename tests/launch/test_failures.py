@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.launch.failures import FailureReport
+from asyncrl.launch.reports.failures import FailureReport
 from asyncrl.types import FailureClass, Group, Status, Task
 from tests.buffer.factories import group
 

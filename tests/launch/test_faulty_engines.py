@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-import asyncrl.launch.faulty_engines as faulty_engines
+import asyncrl.launch.roles.faulty_engines as faulty_engines
 from asyncrl.config import parse_config
 from asyncrl.errors import StopError
-from asyncrl.launch.faulty_engines import FaultyEngines
-from asyncrl.launch.health_probes import HttpProbe
-from asyncrl.launch.roles import Roles
+from asyncrl.launch.processes.health_probes import HttpProbe
+from asyncrl.launch.roles.faulty_engines import FaultyEngines
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.services.buffer.client import BufferClient
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ThreadService

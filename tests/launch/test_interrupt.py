@@ -74,7 +74,7 @@ def test_a_trainer_that_does_not_save_in_time_is_not_waited_for(interrupted, cap
 
 @pytest.mark.slow
 def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
-    monkeypatch.setattr("asyncrl.launch.process_group.STOP_GRACE_S", 3000.0)
+    monkeypatch.setattr("asyncrl.launch.processes.process_group.STOP_GRACE_S", 3000.0)
     run = interrupted(DEAF)
 
     def again(seconds):

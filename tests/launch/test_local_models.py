@@ -9,9 +9,9 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError, UnavailableError
-from asyncrl.launch import local_models, packaged_models
-from asyncrl.launch.local_models import get_model, local_model, with_local_models
-from asyncrl.launch.packaged_models import PACKAGED_MODELS, PackagedModel, fetch
+from asyncrl.launch.models import local_models, packaged_models
+from asyncrl.launch.models.local_models import get_model, local_model, with_local_models
+from asyncrl.launch.models.packaged_models import PACKAGED_MODELS, PackagedModel, fetch
 
 WEIGHTS = b"what stands for the weights"
 MODEL = PackagedModel(

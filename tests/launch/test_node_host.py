@@ -10,11 +10,11 @@ from asyncrl.config import parse_config
 from asyncrl.credentials import read_credentials
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch import node_host
-from asyncrl.launch.health_probes import HttpProbe
-from asyncrl.launch.node_host import LinkThread, NodeHost, _arguments
-from asyncrl.launch.process_group import ProcessGroup
-from asyncrl.launch.supervise import Supervisor
+from asyncrl.launch.machines import node_host
+from asyncrl.launch.machines.node_host import LinkThread, NodeHost, _arguments
+from asyncrl.launch.processes.health_probes import HttpProbe
+from asyncrl.launch.processes.process_group import ProcessGroup
+from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.process_start import FORK_SERVER
 from asyncrl.services.node.messages import NODE_ROLES, Register, checked_arguments
 from asyncrl.services.node.registry import Registry, create_registry_app

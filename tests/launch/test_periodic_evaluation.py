@@ -10,8 +10,8 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.periodic_evaluation import PeriodicEvaluation, read_evals
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation, read_evals
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.run.checkpoints import MARKER, STATE, VALUES, checkpoint_path
 
 

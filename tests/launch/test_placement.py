@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.placement import placed, plan
+from asyncrl.launch.machines.placement import placed, plan
 
 GPUS = [str(number) for number in range(8)]
 LORA = {"lora": {"rank": 8}}

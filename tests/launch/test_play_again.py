@@ -14,7 +14,7 @@ from asyncrl.config import load_config
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.errors import ConfigError
 from asyncrl.generation import Generated
-from asyncrl.launch.play_again import find_recorded, nearest_checkpoint, replay_actions
+from asyncrl.launch.evaluation.play_again import find_recorded, nearest_checkpoint, replay_actions
 from asyncrl.monitor.episodes import EpisodeTable
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner

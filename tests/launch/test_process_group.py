@@ -83,7 +83,7 @@ def test_a_child_that_does_not_start_in_time_is_named(process_group):
 
 
 def test_a_child_that_ignores_the_request_to_end_is_killed(process_group, monkeypatch):
-    monkeypatch.setattr("asyncrl.launch.process_group.STOP_GRACE_S", 0.5)
+    monkeypatch.setattr("asyncrl.launch.processes.process_group.STOP_GRACE_S", 0.5)
     child = start_buffer(process_group)
     process_group.wait_ready(child, START_S)
     child.popen.send_signal(signal.SIGSTOP)
@@ -94,7 +94,7 @@ def test_a_child_that_ignores_the_request_to_end_is_killed(process_group, monkey
 ORPHAN = """
 import os, sys
 from pathlib import Path
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 process_group = ProcessGroup(Path(sys.argv[1]))
 child = process_group.start("buffer", ["serve", "buffer", "--folder", sys.argv[1]])
 process_group.wait_ready(child, 60)

@@ -1,6 +1,6 @@
 """A worker that comes into quarantine is named, and a run that nobody else works for ends with the reason."""
 
-from asyncrl.launch.quarantine import ALONE_S, QuarantineReport
+from asyncrl.launch.reports.quarantine import ALONE_S, QuarantineReport
 
 WHY = "log-probabilities differ by 0.3 nats"
 IDLE = {"in_flight": 0, "waiting_for_lease": 0, "plan_closed": False, "pending": 8}

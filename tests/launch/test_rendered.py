@@ -10,10 +10,10 @@ import yaml
 
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.rendered import Request, render_k8s, render_slurm, secret_name
-from asyncrl.launch.site import K8sSite, SlurmSite, load_site
-from asyncrl.launch.slurm import job_port
-from asyncrl.launch.spread import check_fits
+from asyncrl.launch.machines.rendered import Request, render_k8s, render_slurm, secret_name
+from asyncrl.launch.machines.site import K8sSite, SlurmSite, load_site
+from asyncrl.launch.machines.slurm import job_port
+from asyncrl.launch.machines.spread import check_fits
 
 CONFIG = load_config("gridworld_grpo", ["engine.weight_transfer=collective"])
 REQUEST = Request("my_run.2", nodes=3, gpus=8, image="registry.example/asyncrl:1")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.launch.roles import Roles
+from asyncrl.launch.roles.roles import Roles
 
 LORA = {"lora": {"rank": 4}}
 OWN = {"engine": {"count": 1}}

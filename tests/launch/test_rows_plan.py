@@ -11,10 +11,10 @@ import pytest
 from asyncrl.cli import main
 from asyncrl.config import load_config, parse_config
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.check import check_tasks
-from asyncrl.launch.plans import plan_tasks
-from asyncrl.launch.task_pool import pool_of
-from asyncrl.launch.tasks import tasks_of
+from asyncrl.launch.checks.check import check_tasks
+from asyncrl.launch.tasks.plans import plan_tasks
+from asyncrl.launch.tasks.task_pool import pool_of
+from asyncrl.launch.tasks.tasks import tasks_of
 from asyncrl.launch.train import TrainRun
 from asyncrl.rows.data import _opened
 from asyncrl.run.folder import RunFolder

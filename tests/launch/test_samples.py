@@ -4,7 +4,7 @@ import dataclasses
 
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.data.transcript import encode_transcript
-from asyncrl.launch.samples import FirstSamples, chosen_rows, sample_text, trained_samples
+from asyncrl.launch.reports.samples import FirstSamples, chosen_rows, sample_text, trained_samples
 from asyncrl.types import Group, Status, Task, Trajectory
 from tests.buffer.factories import trajectory
 

@@ -12,8 +12,8 @@ import pytest
 
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch import sinks
-from asyncrl.launch.sinks import SinkProcesses, check_sinks
+from asyncrl.launch.reports import sinks
+from asyncrl.launch.reports.sinks import SinkProcesses, check_sinks
 from asyncrl.run.folder import cache_folder
 from tests.monitor.folders import add_step, make_run
 from tests.shared import made_once

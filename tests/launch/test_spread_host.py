@@ -4,8 +4,8 @@ import pytest
 
 from asyncrl.hosts.host import Start
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.process_group import ProcessGroup
-from asyncrl.launch.spread_host import SpreadHost
+from asyncrl.launch.machines.spread_host import SpreadHost
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.process_start import FORK_SERVER
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from asyncrl.cli import main
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.samples import FILE
 from asyncrl.evaluation.suite import load_suite, part_tasks
-from asyncrl.launch.suite import open_evaluation, suite_config
+from asyncrl.launch.evaluation.suite import open_evaluation, suite_config
 from tests.runs import processes_of
 from tests.waiting import running, wait_until
 

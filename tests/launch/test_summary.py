@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from asyncrl.launch.evaluate import EvalResult
+from asyncrl.launch.evaluation.evaluate import EvalResult
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 
 TOTALS = {

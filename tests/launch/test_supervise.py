@@ -12,8 +12,8 @@ import pytest
 
 from asyncrl.errors import StorageError, UnavailableError
 from asyncrl.hosts.local import spawn
-from asyncrl.launch.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
-from asyncrl.launch.supervise import MAX_DEATHS, Supervisor
+from asyncrl.launch.processes.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
+from asyncrl.launch.processes.supervise import MAX_DEATHS, Supervisor
 
 START_S = 300.0
 
@@ -124,7 +124,7 @@ def starts(child):
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    monkeypatch.setattr("asyncrl.launch.supervise.LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("asyncrl.launch.processes.supervise.LONGEST_PAUSE_S", 0.05)
 
 
 @pytest.mark.slow
@@ -223,8 +223,8 @@ class Always(Never):
 @pytest.mark.slow
 @pytest.mark.parametrize("grows", [False, True])
 def test_deaths_without_any_progress_of_the_run_end_it(process_group, tmp_path, no_pause, monkeypatch, grows):
-    monkeypatch.setattr("asyncrl.launch.supervise.MAX_DEATHS_WITHOUT_PROGRESS", 8)
-    monkeypatch.setattr("asyncrl.launch.supervise.TICK_S", 0.01)
+    monkeypatch.setattr("asyncrl.launch.processes.supervise.MAX_DEATHS_WITHOUT_PROGRESS", 8)
+    monkeypatch.setattr("asyncrl.launch.processes.supervise.TICK_S", 0.01)
     child = script(
         process_group, "env", "import time; print('alive', flush=True); time.sleep(0.3); raise SystemExit(1)"
     )
@@ -261,7 +261,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch.distributed as dist
 from asyncrl.services.trainer.heartbeat import Heartbeat
-from asyncrl.train.progress import Progress
+from asyncrl.train.engine.progress import Progress
 
 folder = Path(FOLDER)
 heartbeat, progress = Heartbeat(folder / "0.beat"), Progress()

@@ -6,9 +6,9 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError, UnavailableError
-from asyncrl.launch import supervised
-from asyncrl.launch.check import check_supervised
-from asyncrl.launch.supervised import start_key, start_model
+from asyncrl.launch.checks.check import check_supervised
+from asyncrl.launch.models import supervised
+from asyncrl.launch.models.supervised import start_key, start_model
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.check import check_pool
-from asyncrl.launch.plans import plan_tasks
-from asyncrl.launch.task_pool import pool_of
-from asyncrl.launch.tasks import TaskPlan
+from asyncrl.launch.checks.check import check_pool
+from asyncrl.launch.tasks.plans import plan_tasks
+from asyncrl.launch.tasks.task_pool import pool_of
+from asyncrl.launch.tasks.tasks import TaskPlan
 from asyncrl.types import Task
 
 

@@ -1,7 +1,7 @@
 """What nobody has run is said before a run, and not refused."""
 
 from asyncrl.config import parse_config
-from asyncrl.launch.untried import untried
+from asyncrl.launch.checks.untried import untried
 
 
 def config(**sections):

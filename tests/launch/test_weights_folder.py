@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.weights_folder import check_room, published_bytes
+from asyncrl.launch.models.weights_folder import check_room, published_bytes
 from asyncrl.weights.folders import weights_folder
 
 

@@ -16,8 +16,8 @@ from asyncrl.plan.predict import Planner
 from asyncrl.plan.states import Size, kept
 from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.plan.training import measure_step
-from asyncrl.train.deepspeed_engine import bucket_size
-from asyncrl.train.optimizers import moment_bytes
+from asyncrl.train.engine.deepspeed_engine import bucket_size
+from asyncrl.train.engine.optimizers import moment_bytes
 from tests.plan.recipes import BY_TURNS, SMALL
 
 GIB = 2**30

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import save_file
 
 from asyncrl.run.checkpoints import checkpoint_path
-from asyncrl.train import checkpointer
-from asyncrl.train.checkpoint_files import own_tensors
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.full_state import gather_weights, set_weights
+from asyncrl.train.checkpoint import checkpointer
+from asyncrl.train.checkpoint.checkpoint_files import own_tensors
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.full_state import gather_weights, set_weights
 from tests.train.one_step import make_engine, snapshot, step_once
 
 WAYS = ("0", "1", "2", "3", "3-apart")

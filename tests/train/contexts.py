@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncrl.credentials import own_credentials
-from asyncrl.train.callback_context import CallbackContext, TrainerArguments
+from asyncrl.train.arguments import TrainerArguments
+from asyncrl.train.loop.callback_context import CallbackContext
 
 NOWHERE = Path("/nonexistent")
 

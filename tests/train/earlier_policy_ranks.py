@@ -11,12 +11,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from asyncrl.train.commitment_check import States
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.earlier_policy import earlier_policy, readable
-from asyncrl.train.logprob_check import Tolerance, compare
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.engine.earlier_policy import earlier_policy, readable
+from asyncrl.train.features.commitment_check import States
+from asyncrl.train.features.logprob_check import Tolerance, compare
+from asyncrl.train.step.step_batch import build_step_batch
+from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.weights.files import write_weights
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import make_engine, shared, snapshot, step_once

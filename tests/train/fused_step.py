@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asyncrl.train.fused_logprobs import can_fuse, fused_logp
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.token_scores import Head, score_tokens
+from asyncrl.train.models.fused_logprobs import can_fuse, fused_logp
+from asyncrl.train.models.token_scores import Head, score_tokens
+from asyncrl.train.step.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner, snapshot
 

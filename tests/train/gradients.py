@@ -26,11 +26,11 @@ from transformers import (
 
 from asyncrl.config import LoraConfig, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
-from asyncrl.train import token_scores
-from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
-from asyncrl.train.loading import keep_activations_on_host, load_policy
-from asyncrl.train.policy import PolicyModel
-from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
+from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading
+from asyncrl.train.models import token_scores
+from asyncrl.train.models.loading import keep_activations_on_host, load_policy
+from asyncrl.train.models.policy import PolicyModel
+from asyncrl.train.models.prefix_tree import INNER, uses_prefix_trees
 
 VOCAB_SIZE = 64
 SIZES = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from asyncrl.run.checkpoints import state_file
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from tests.train.one_step import make_engine, snapshot, step_once
 
 WAYS = ("1", "0-apart", "1-apart", "3-apart")

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.metrics import reduce_over_ranks
-from asyncrl.train import gradient as steps
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.parts.critic import VALUES, Critic
+from asyncrl.train.models.value_head import VALUES
+from asyncrl.train.parts.critic import Critic
+from asyncrl.train.step import gradient as steps
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from tests.fake_gpu import fake_gpu
 
 

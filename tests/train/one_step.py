@@ -24,18 +24,18 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig, parse_config
 from asyncrl.data import codec
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.controls import make_controls
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.loading import load_policy
-from asyncrl.train.models import load_auxiliary_models, load_trained
-from asyncrl.train.policy_folder import gather_policy, write_policy
-from asyncrl.train.serve_rows import share_batch
-from asyncrl.train.step import StepReport, train_step
-from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.stream import StreamedStep
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.checkpoint.policy_folder import gather_policy, write_policy
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.controls import make_controls
+from asyncrl.train.step.serve_rows import share_batch
+from asyncrl.train.step.step import StepReport, train_step
+from asyncrl.train.step.step_batch import StepBatch, build_step_batch, pad_rows
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.stream import StreamedStep
+from asyncrl.train.step.whole_batch import whole_batch
 from asyncrl.types import Group
 from tests.train.factories import batch_of_groups, with_flat_groups
 from tests.train.scripted_run import Scripted, groups_at, make_trainer

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.step.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner
 

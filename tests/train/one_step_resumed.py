@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.train.checkpointer import Checkpointer, newest_usable
+from asyncrl.train.checkpoint.checkpointer import Checkpointer, newest_usable
 from tests.train.one_step import make_engine, snapshot, step_once
 
 

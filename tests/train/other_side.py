@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.minimax import MainCritic, MinimaxReward
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.features.minimax import MainCritic, MinimaxReward
 from asyncrl.train.parts.critic import CRITIC, load_critic
-from asyncrl.train.step_batch import StepBatch, build_step_batch, pad_rows
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.step.step_batch import StepBatch, build_step_batch, pad_rows
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.whole_batch import whole_batch
 from asyncrl.types import Group, NextStates, Trajectory
 from tests.train.factories import group, trajectory
 from tests.train.one_step import Learner, make_engine, shared

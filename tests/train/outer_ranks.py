@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from asyncrl.config import parse_config
 from asyncrl.services.outer.client import OuterClient
-from asyncrl.train.full_state import gather_weights, set_weights
-from asyncrl.train.outer_exchange import OuterExchange
+from asyncrl.train.engine.full_state import gather_weights, set_weights
+from asyncrl.train.features.outer_exchange import OuterExchange
 from tests.credentials import RUN
 from tests.train.one_step import make_engine, snapshot, step_once
 

@@ -6,10 +6,10 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import UnavailableError
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callbacks import Recording
-from asyncrl.train.configured import configured
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.loop.callbacks import Recording
+from asyncrl.train.loop.configured import configured
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.weights.publish import PublishReport
 from tests.train.contexts import context
 from tests.train.factories import group

@@ -9,8 +9,8 @@ from deepspeed.utils import groups
 from safetensors.torch import save_file
 
 from asyncrl.run.checkpoints import checkpoint_path
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.full_state import gather_state
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.full_state import gather_state
 from tests.train.one_step import make_engine, save_policy, snapshot, step_once
 
 WAYS = ((1, "float32"), (2, "float32"), (1, "bfloat16"))

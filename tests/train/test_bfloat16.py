@@ -8,13 +8,13 @@ from safetensors.torch import load_file
 
 from asyncrl.algo.proximal.ewma import update_ewma
 from asyncrl.run.checkpoints import checkpoint_path
-from asyncrl.train import token_scores
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.full_state import gather_state
-from asyncrl.train.loading import load_frozen
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.full_state import gather_state
+from asyncrl.train.models import token_scores
+from asyncrl.train.models.loading import load_frozen
 from asyncrl.train.parts.average import AveragedPolicy
 from asyncrl.train.parts.frozen import FrozenPolicy
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.step.step_batch import build_step_batch
 from tests.train import one_step
 from tests.train.factories import batch_of_groups, group
 from tests.train.gradients import TIMES, VOCAB_SIZE, load, save_model, summed_in_float32, zero_gradient

@@ -9,8 +9,8 @@ import pytest
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.import_path import load_object
-from asyncrl.train.callbacks import Recording, StopFile, TrainerCallback, load_states, states
-from asyncrl.train.configured import FEATURES, configured
+from asyncrl.train.loop.callbacks import Recording, StopFile, TrainerCallback, load_states, states
+from asyncrl.train.loop.configured import FEATURES, configured
 from tests.train.contexts import context
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import state_file, state_files
-from asyncrl.train.checkpoint_files import KeptState, SentTensors, StateFiles
+from asyncrl.train.checkpoint.checkpoint_files import KeptState, SentTensors, StateFiles
 
 PARTS = (
     {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.train.checkpoint_form import checkpoint_form, from_checkpoint, persistent_buffers
+from asyncrl.train.models.checkpoint_form import checkpoint_form, from_checkpoint, persistent_buffers
 from tests.models import EXPERTS, save_deepseek, save_experts
 
 

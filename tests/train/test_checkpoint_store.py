@@ -6,8 +6,8 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints
-from asyncrl.train.checkpoint_store import CheckpointStore
-from asyncrl.train.checkpointer import check_whole, newest_usable
+from asyncrl.train.checkpoint.checkpoint_store import CheckpointStore
+from asyncrl.train.checkpoint.checkpointer import check_whole, newest_usable
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -17,10 +17,10 @@ from asyncrl.run.checkpoints import (
     state_files,
     state_folder,
 )
-from asyncrl.train.checkpoint_store import CheckpointStore
-from asyncrl.train.checkpointer import Checkpointer, newest_usable
-from asyncrl.train.full_state import WholeTensors, gather_state, load_state
-from asyncrl.train.writers import CheckpointError
+from asyncrl.train.checkpoint.checkpoint_store import CheckpointStore
+from asyncrl.train.checkpoint.checkpointer import Checkpointer, newest_usable
+from asyncrl.train.checkpoint.writers import CheckpointError
+from asyncrl.train.engine.full_state import WholeTensors, gather_state, load_state
 from tests.train.checkpoint_ranks import WAYS
 from tests.train.one_step import make_engine, snapshot, step_once
 
@@ -275,7 +275,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one_and_says_so(
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asyncrl.train.checkpointer.save_file", full)
+    monkeypatch.setattr("asyncrl.train.checkpoint.checkpointer.save_file", full)
     saver.save(2, {})
     with pytest.raises(OSError, match="No space left"):
         saver.wait()

@@ -7,8 +7,8 @@ import pytest
 from asyncrl.algo.control.collapse_guard import GuardState
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
-from asyncrl.train.collapse_guard import CollapseGuard, saved_scale
-from asyncrl.train.configured import configured
+from asyncrl.train.features.collapse_guard import CollapseGuard, saved_scale
+from asyncrl.train.loop.configured import configured
 from tests.train.contexts import context
 
 

@@ -11,12 +11,12 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import InputError
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.commitment_check import ALLOWED, Finding, examine, unfit, unfit_reason
-from asyncrl.train.logprob_check import Tolerance, compare
-from asyncrl.train.sampled_check import SampledCheck
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.features.commitment_check import ALLOWED, Finding, examine, unfit, unfit_reason
+from asyncrl.train.features.logprob_check import Tolerance, compare
+from asyncrl.train.features.sampled_check import SampledCheck
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.weights.files import write_weights
 from tests.train.one_step import make_engine, near_policy, step_once
 from tests.train.test_logprob_check import SETTINGS, World, four

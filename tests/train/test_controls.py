@@ -9,10 +9,10 @@ import torch
 from asyncrl.algo.advantage.spiral import spiral
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
-from asyncrl.train.controls import KlController, make_controls, successes
-from asyncrl.train.step_batch import build_step_batch, pad_rows, to_advantage_batch
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.trackers import BaselineTracker, RoleBaselines, mean_drift, prompt_key
+from asyncrl.train.step.controls import KlController, make_controls, successes
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.step.step_tensors import StepTensors
+from asyncrl.train.step.trackers import BaselineTracker, RoleBaselines, mean_drift, prompt_key
 from tests.train.factories import batch_of_groups, group, trajectory
 from tests.train.one_step import Learner
 

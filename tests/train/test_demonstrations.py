@@ -9,8 +9,8 @@ import pytest
 from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
-from asyncrl.train.demonstrations import demonstrations, encode
-from asyncrl.train.sft import one_cycle
+from asyncrl.train.supervised.demonstrations import demonstrations, encode
+from asyncrl.train.supervised.sft import one_cycle
 
 
 @pytest.mark.parametrize("env", ["gridworld", "calculator"])

@@ -2,8 +2,8 @@
 
 import torch
 
-from asyncrl.train import earlier_policy
-from asyncrl.train.engine_parts import Layout
+from asyncrl.train.engine import earlier_policy
+from asyncrl.train.engine.engine_parts import Layout
 from asyncrl.weights.files import weights_path
 
 GIB = 2**30

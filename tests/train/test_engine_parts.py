@@ -8,8 +8,8 @@ from torch import nn
 
 from asyncrl.config import TrainConfig
 from asyncrl.import_path import load_object
-from asyncrl.train.deepspeed_engine import deepspeed_config
-from asyncrl.train.engine_parts import PARTS, EnginePart, Layout, layout_of, parts_of
+from asyncrl.train.engine.deepspeed_engine import deepspeed_config
+from asyncrl.train.engine.engine_parts import PARTS, EnginePart, Layout, layout_of, parts_of
 
 
 def names(train):

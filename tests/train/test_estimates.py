@@ -7,11 +7,11 @@ import torch
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import ADVANTAGES, resolve
-from asyncrl.train import estimates
-from asyncrl.train.estimates import estimate_advantages
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.step import estimates
+from asyncrl.train.step.estimates import estimate_advantages
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import build_step_batch
+from asyncrl.train.step.step_tensors import StepTensors
 from tests.train.factories import batch_of_groups
 
 GROUP_LOCAL = [

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import StaleError
-from asyncrl.train.examination import Examiner, refusal
+from asyncrl.train.loop.examination import Examiner, refusal
 from tests.train.factories import group
 from tests.train.one_step import make_engine
 from tests.train.scripted_run import Scripted, make_trainer

@@ -11,10 +11,10 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callbacks import Recording
-from asyncrl.train.configured import configured
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.loop.callbacks import Recording
+from asyncrl.train.loop.configured import configured
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from tests.docs.blocks import blocks
 from tests.train.contexts import context
 from tests.train.one_step import make_engine

@@ -1,7 +1,7 @@
 """Which is at fault for numbers of another policy, an engine or a worker, by numbers worked out by hand."""
 
-from asyncrl.train.faulty_engine import faulty_engines
-from asyncrl.train.logprob_check import Comparison, Tolerance
+from asyncrl.train.features.faulty_engine import faulty_engines
+from asyncrl.train.features.logprob_check import Comparison, Tolerance
 
 TOLERANCE = Tolerance(0.25, 15.0)
 GOOD, BAD = "http://10.0.0.1:1", "http://10.0.0.2:1"

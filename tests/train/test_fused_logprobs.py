@@ -13,9 +13,9 @@ from torch import nn
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import INTERPRETER, check_fused_kernel
-from asyncrl.launch.check import check_run
-from asyncrl.train.fused_logprobs import can_fuse
-from asyncrl.train.token_scores import Compared, Head
+from asyncrl.launch.checks.check import check_run
+from asyncrl.train.models.fused_logprobs import can_fuse
+from asyncrl.train.models.token_scores import Compared, Head
 from tests.docs.blocks import ROOT
 
 

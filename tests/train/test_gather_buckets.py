@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.train import deepspeed_engine
-from asyncrl.train.deepspeed_engine import gather_buckets
+from asyncrl.train.engine import deepspeed_engine
+from asyncrl.train.engine.deepspeed_engine import gather_buckets
 
 
 def parameter(numel):

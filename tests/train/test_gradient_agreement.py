@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.train.loading import load_policy
-from asyncrl.train.prefix_tree import uses_prefix_trees
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.prefix_tree import uses_prefix_trees
 from tests.train.gradients import MODELS, gradient, reference, save_model
 
 WAYS = {

@@ -11,12 +11,12 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.logprob_check import Tolerance, compare, disagreeing, of_groups
-from asyncrl.train.sampled_check import SampledCheck
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.features.logprob_check import Tolerance, compare, disagreeing, of_groups
+from asyncrl.train.features.sampled_check import SampledCheck
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.step_batch import build_step_batch
+from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import Task
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import PublishReport

@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import override_config, parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.train.full_state import WholeTensors, gather_state, load_state
-from asyncrl.train.loading import load_frozen, load_policy
-from asyncrl.train.lora import published
-from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.engine.full_state import WholeTensors, gather_state, load_state
+from asyncrl.train.models.loading import load_frozen, load_policy
+from asyncrl.train.models.lora import published
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import save_policy, snapshot

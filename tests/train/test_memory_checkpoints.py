@@ -8,8 +8,8 @@ import torch
 from safetensors import SafetensorError
 
 from asyncrl.run.checkpoints import MARKER, VALUES, state_file
-from asyncrl.train.memory_checkpoints import MemoryCheckpoints
-from asyncrl.train.writers import Writers
+from asyncrl.train.checkpoint.memory_checkpoints import MemoryCheckpoints
+from asyncrl.train.checkpoint.writers import Writers
 from asyncrl.weights.chunks import file_checksum
 from tests.train.memory_ranks import WAYS
 

@@ -4,7 +4,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from asyncrl.run.json_lines import JsonLines
 from asyncrl.run.metrics import read_metrics
-from asyncrl.train.metrics_log import MetricsLog
+from asyncrl.train.loop.metrics_log import MetricsLog
 
 
 def test_steps_written_are_read_back_and_numbers_reach_tensorboard(tmp_path):

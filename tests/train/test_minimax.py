@@ -10,11 +10,11 @@ import torch
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.run.checkpoints import MARKER, checkpoint_path
-from asyncrl.train.callbacks import Recording
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.exploiter import Exploiter, Exploiting
-from asyncrl.train.minimax import UNREAD, Minimax, load_minimax
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.features.exploiter import Exploiter, Exploiting
+from asyncrl.train.features.minimax import UNREAD, Minimax, load_minimax
+from asyncrl.train.loop.callbacks import Recording
+from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.types import NextStates
 from tests.train.factories import group
 from tests.train.one_step import Learner, make_engine, snapshot

@@ -7,8 +7,8 @@ survive.
 import pytest
 import torch
 
-from asyncrl.train.full_state import gather_state
-from asyncrl.train.offload import to_device, to_host
+from asyncrl.train.engine.full_state import gather_state
+from asyncrl.train.engine.offload import to_device, to_host
 from tests.train.one_step import make_engine, snapshot, step_once
 
 

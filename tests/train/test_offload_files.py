@@ -7,8 +7,8 @@ import torch
 
 from asyncrl.config import TrainConfig, parse_config
 from asyncrl.errors import ConfigError, StorageError
-from asyncrl.train.full_state import WholeTensors, gather_state, load_state
-from asyncrl.train.offload_files import OffloadFiles
+from asyncrl.train.engine.full_state import WholeTensors, gather_state, load_state
+from asyncrl.train.engine.offload_files import OffloadFiles
 from tests.train.one_step import make_engine
 from tests.train.test_optimizers import take_steps
 

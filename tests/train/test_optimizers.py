@@ -7,12 +7,12 @@ from torch.optim import AdamW
 
 from asyncrl.config import TrainConfig
 from asyncrl.run.checkpoints import checkpoint_path
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import MAX_GRAD_NORM, deepspeed_config
-from asyncrl.train.full_state import gather_state
-from asyncrl.train.loading import load_policy
-from asyncrl.train.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.deepspeed_engine import MAX_GRAD_NORM, deepspeed_config
+from asyncrl.train.engine.full_state import gather_state
+from asyncrl.train.engine.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.step.step_batch import build_step_batch
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import LEARNING_RATE, make_engine, snapshot, step_once

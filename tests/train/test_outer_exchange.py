@@ -12,9 +12,9 @@ from asyncrl.errors import ConfigError, DeadlineError, StopError
 from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.outer.rounds import Rounds
 from asyncrl.services.outer.service import create_outer_app
-from asyncrl.train import outer_exchange
-from asyncrl.train.full_state import gather_weights, set_weights
-from asyncrl.train.outer_exchange import OuterExchange
+from asyncrl.train.engine.full_state import gather_weights, set_weights
+from asyncrl.train.features import outer_exchange
+from asyncrl.train.features.outer_exchange import OuterExchange
 from tests.app_thread import AppThread, free_port
 from tests.credentials import RUN
 from tests.train.one_step import make_engine, step_once

@@ -11,12 +11,12 @@ from asyncrl.commands.replay import run as replay_command
 from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError, StopError
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callbacks import Recording
-from asyncrl.train.poison import PoisonFolder
-from asyncrl.train.poison_replay import replay
-from asyncrl.train.step_batch import build_step_batch
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.features.poison import PoisonFolder
+from asyncrl.train.features.poison_replay import replay
+from asyncrl.train.loop.callbacks import Recording
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.weights.publish import PublishReport
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import make_engine, snapshot, step_once

@@ -13,12 +13,12 @@ from transformers import (
 
 from asyncrl.algo.loss.distill import full_kl
 from asyncrl.errors import ConfigError
-from asyncrl.train import token_scores
-from asyncrl.train.loading import load_frozen, load_policy
+from asyncrl.train.models import token_scores
+from asyncrl.train.models.loading import load_frozen, load_policy
+from asyncrl.train.models.policy import PolicyModel, check_logits
+from asyncrl.train.models.prefix_tree import INNER, uses_prefix_trees
+from asyncrl.train.models.tiny_model import build_model
 from asyncrl.train.parts.teacher import compared_with
-from asyncrl.train.policy import PolicyModel, check_logits
-from asyncrl.train.prefix_tree import INNER, uses_prefix_trees
-from asyncrl.train.tiny_model import build_model
 from tests.models import save_dense
 
 

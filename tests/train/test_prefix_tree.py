@@ -19,10 +19,9 @@ from transformers import (
 )
 
 from asyncrl.config import LoraConfig
-from asyncrl.train import prefix_tree
-from asyncrl.train.loading import load_policy
-from asyncrl.train.parts.critic import CriticModel
-from asyncrl.train.prefix_tree import (
+from asyncrl.train.models import prefix_tree
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.prefix_tree import (
     FLEX,
     INNER,
     NAME,
@@ -32,6 +31,7 @@ from asyncrl.train.prefix_tree import (
     tree_attention_flex,
     tree_of,
 )
+from asyncrl.train.parts.critic import CriticModel
 
 SIZES = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.loading import Matching, load_policy
-from asyncrl.train.quantized_forward import quantize_forward
+from asyncrl.train.models.loading import Matching, load_policy
+from asyncrl.train.models.quantized_forward import quantize_forward
 from asyncrl.weights.quantization import quantization_config, quantize, quantized_checkpoint
 from tests.models import save_deepseek, save_experts
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.train.ragged import Ragged
+from asyncrl.train.step.ragged import Ragged
 
 COUNTS = np.array([2, 0, 3])
 

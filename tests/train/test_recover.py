@@ -19,14 +19,14 @@ from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.services.swarm.messages import Fetch, Publish
 from asyncrl.services.swarm.store import Store
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callbacks import Recording, TrainerCallback
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.configured import configured
-from asyncrl.train.recover import recover
-from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings
-from asyncrl.train.swarm_pool import Arrived, Fetched, Quota, Swarm, SwarmPool
-from asyncrl.train.trainer import Trainer
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.features.sft_phase import SftPhase, SftPhaseSettings
+from asyncrl.train.features.swarm_pool import Arrived, Fetched, Quota, Swarm, SwarmPool
+from asyncrl.train.loop.callbacks import Recording, TrainerCallback
+from asyncrl.train.loop.configured import configured
+from asyncrl.train.loop.recover import recover
+from asyncrl.train.loop.trainer import Trainer
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.types import Task
 from asyncrl.weights.publish import PublishReport
 from tests.train.contexts import context

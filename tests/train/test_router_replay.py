@@ -8,10 +8,10 @@ import torch
 
 from asyncrl.data.token_extras.experts import OWN_CHOICE
 from asyncrl.errors import ConfigError
-from asyncrl.train import router_replay
-from asyncrl.train.loading import Matching, load_policy
-from asyncrl.train.prefix_tree import tree_of, uses_prefix_trees
-from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.models import router_replay
+from asyncrl.train.models.loading import Matching, load_policy
+from asyncrl.train.models.prefix_tree import tree_of, uses_prefix_trees
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.models import EXPERTS, save_deepseek, save_experts
 from tests.train.factories import group
 from tests.train.gradients import INNER

@@ -5,7 +5,8 @@ import torch
 from transformers import LlamaConfig
 
 from asyncrl.errors import ConfigError
-from asyncrl.train import prefix_tree, sequence_parallel
+from asyncrl.train.engine import sequence_parallel
+from asyncrl.train.models import prefix_tree
 
 
 def test_heads_that_cannot_be_dealt_to_the_ranks_are_refused_by_name():

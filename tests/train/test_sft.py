@@ -20,10 +20,17 @@ from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.train.demonstrations import Demonstration, demonstrations, encode
-from asyncrl.train.loading import load_policy
-from asyncrl.train.sft import _train_batch, agent_weights, imitated, pad, token_weights, train_base_model
-from asyncrl.train.tiny_model import build_vision_model
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.tiny_model import build_vision_model
+from asyncrl.train.supervised.demonstrations import Demonstration, demonstrations, encode
+from asyncrl.train.supervised.sft import (
+    _train_batch,
+    agent_weights,
+    imitated,
+    pad,
+    token_weights,
+    train_base_model,
+)
 from asyncrl.types import Task
 from tests.fake_gpu import fake_gpu
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from asyncrl.train.sft_phase import SftPhase, SftPhaseSettings, imitate
-from asyncrl.train.step_batch import build_step_batch, pad_rows
-from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.features.sft_phase import SftPhase, SftPhaseSettings, imitate
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows
+from asyncrl.train.step.step_settings import StepSettings
 from tests.train.factories import group, trajectory
 from tests.train.one_step import make_engine, snapshot
 

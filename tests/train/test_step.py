@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.errors import ConfigError
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group, with_flat_groups
 from tests.train.one_step import make_engine, saved_weights, snapshot, step_once
 from tests.train.scripted_run import Scripted, groups_at, make_trainer

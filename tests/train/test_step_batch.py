@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from asyncrl.errors import StaleError
-from asyncrl.train.step import split_minibatches
-from asyncrl.train.step_batch import FurtherGroups, build_step_batch, pad_rows, to_advantage_batch
+from asyncrl.train.step.step import split_minibatches
+from asyncrl.train.step.step_batch import FurtherGroups, build_step_batch, pad_rows, to_advantage_batch
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import batch_of_groups, group, trajectory
 

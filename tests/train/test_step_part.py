@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from asyncrl.train.parts.table import PARTS
-from asyncrl.train.step_part import StepPart
+from asyncrl.train.step.part_table import PARTS
+from asyncrl.train.step.step_part import StepPart
 from tests.train.one_step import Learner, step_once
 
 ASKS = {

@@ -9,7 +9,7 @@ import torch
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.registry import ADVANTAGES, resolve
-from asyncrl.train.step_batch import build_step_batch, to_advantage_batch
+from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
 from tests.train.factories import batch_of_groups, group, with_flat_groups
 from tests.train.one_step import make_engine, make_stream, snapshot, step_once, stream_once
 

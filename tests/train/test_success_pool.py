@@ -7,8 +7,8 @@ import torch
 
 from asyncrl.algo.advantage.grpo import grpo
 from asyncrl.errors import StaleError
-from asyncrl.train.step_batch import build_step_batch, to_advantage_batch
-from asyncrl.train.success_pool import SuccessPool
+from asyncrl.train.features.success_pool import SuccessPool
+from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
 from asyncrl.types import Task
 from tests.train.factories import group
 

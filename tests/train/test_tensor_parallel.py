@@ -8,9 +8,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.run.checkpoints import checkpoint_path
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.full_state import gather_state
-from asyncrl.train.tensor_parallel import Shard, check_divisible, deepspeed_section
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.full_state import gather_state
+from asyncrl.train.engine.tensor_parallel import Shard, check_divisible, deepspeed_section
 from tests.models import save_with_the_words_of
 from tests.train.one_step import make_engine, saved_weights, snapshot, step_once
 from tests.train.tensor_parallel_ranks import WAYS

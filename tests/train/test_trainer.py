@@ -11,14 +11,14 @@ import torch
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
 from asyncrl.run.checkpoints import MARKER, complete_checkpoints
 from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
-from asyncrl.train import step_batch
-from asyncrl.train.auxiliary_models import AuxiliaryModels
-from asyncrl.train.callback_context import TrainerArguments
-from asyncrl.train.callbacks import Recording, TrainerCallback, Verdict
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.exploiter import Exploiter, Exploiting
-from asyncrl.train.schedule import settle
-from asyncrl.train.step_batch import StepBatch
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.features.exploiter import Exploiter, Exploiting
+from asyncrl.train.loop.callback_context import TrainerArguments
+from asyncrl.train.loop.callbacks import Recording, TrainerCallback, Verdict
+from asyncrl.train.loop.schedule import settle
+from asyncrl.train.step import step_batch
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.step_batch import StepBatch
 from tests.credentials import RUN
 from tests.train.one_step import count_codec, make_engine, snapshot
 from tests.train.scripted_run import Scripted, groups_at, make_trainer
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_metrics_of_the_steps_that
     script = Scripted([groups_at(0), groups_at(1), groups_at(2)])
     trainer = make_trainer(engine, script, on_step=lambda version, metrics: seen.append(metrics))
     trainer.checkpointer = Checkpointer(tmp_path, engine, tiny_model, every=1)
-    monkeypatch.setattr("asyncrl.train.checkpointer.save_file", full)
+    monkeypatch.setattr("asyncrl.train.checkpoint.checkpointer.save_file", full)
     trainer.run()
     assert "checkpoint/error" not in seen[0]
     assert seen[2]["checkpoint/error"] == "OSError: [Errno 28] No space left on device"

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration
 
 from asyncrl.chat.renderer import load_renderer
-from asyncrl.train.vision import row_images, run_vision_trunk, token_positions
+from asyncrl.train.models.vision import row_images, run_vision_trunk, token_positions
 from tests.train.vision_ranks import STAGES, step
 from tests.vision import picture, shown, vision_model
 

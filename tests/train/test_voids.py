@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from asyncrl.train.voids import void_metrics, void_warnings
+from asyncrl.train.loop.voids import void_metrics, void_warnings
 from asyncrl.types import FailureClass, Status
 from tests.train.factories import group
 

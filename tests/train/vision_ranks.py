@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.generation import Generated
-from asyncrl.train.step_batch import StepBatch, build_step_batch
+from asyncrl.train.step.step_batch import StepBatch, build_step_batch
 from asyncrl.types import Group, Status, Task
 from tests.train.one_step import RecordingEngine, make_engine, step_once
 from tests.vision import picture, shown

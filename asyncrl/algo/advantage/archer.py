@@ -9,22 +9,11 @@ copy. Here Q is the one-step target of the one value head, which equals turn-lev
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from asyncrl.algo.advantage.gae import ends_where_cut
 from asyncrl.algo.advantage.gae_turn import turn_gae
 from asyncrl.algo.advantage_batch import AdvantageBatch, AdvantageOutputs
 from asyncrl.algo.needs import needs
-
-
-def utterance_target(rewards: Tensor, next_values: Tensor, done: Tensor, gamma: float) -> Tensor:
-    """[N] critic target of each utterance; `next_values` from the target network."""
-    return rewards + gamma * (1 - done) * next_values
-
-
-def utterance_advantage(q: Tensor, v: Tensor) -> Tensor:
-    """[N] `Q - V`; of twin heads the minimum of each pair."""
-    return q - v
 
 
 @needs("values", "turns")

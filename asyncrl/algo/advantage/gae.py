@@ -45,18 +45,6 @@ def gae_tokens(
     return advantages
 
 
-def gae_last_column_bootstrap(
-    token_rewards: Tensor, values: Tensor, mask: Tensor, truncated: Tensor, gamma: float, lam: float
-) -> Tensor:
-    """[B,T] Â in AReaL's layout: the last column is the state after the end, used where `truncated` [B].
-
-    Its own Â is 0, and masked positions keep the Â passing through.
-    """
-    bootstrap = values[:, -1] * truncated.to(values.dtype)
-    body = gae_tokens(token_rewards[:, :-1], values[:, :-1], mask[:, :-1], gamma, lam, bootstrap)
-    return torch.cat([body, torch.zeros_like(values[:, :1])], dim=1)
-
-
 def length_adaptive_lambda(lengths: Tensor, alpha: float) -> Tensor:
     """[B] `1 - 1 / (alpha L)`, clamped to [0, 1]; 0 for empty sequences."""
     return (1 - 1 / (alpha * lengths.clamp(min=1))).clamp(0, 1)

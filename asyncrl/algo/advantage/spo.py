@@ -52,11 +52,6 @@ def initial_worth(rho_min: float = 0.875) -> float:
     return 1.0 / (1.0 - rho_min)
 
 
-def sampling_weight(baseline: Tensor, explore: float = 0.05) -> Tensor:
-    """[N] unnormalised probability of drawing a prompt: highest where success is uncertain."""
-    return torch.sqrt(baseline * (1 - baseline)) + explore
-
-
 @needs("baselines")
 def spo(batch: AdvantageBatch) -> Tensor:
     """[B,T] `R - baseline`, with the tracked baselines of the batch."""

@@ -35,16 +35,6 @@ def moments(alpha: float, beta: float) -> tuple[float, float]:
     return alpha / total, alpha * beta / (total**2 * (total + 1))
 
 
-def variance_reduction(alpha: float, beta: float, rollouts: int = 1) -> float:
-    """Expected drop of the belief's variance after M rollouts, `Var · M / (alpha + beta + M)`."""
-    return moments(alpha, beta)[1] * rollouts / (alpha + beta + rollouts)
-
-
-def variance_reduction_one(alpha: float, beta: float) -> float:
-    """The same for one rollout, `alpha beta / ((alpha + beta)² (alpha + beta + 1)²)`."""
-    return alpha * beta / ((alpha + beta) ** 2 * (alpha + beta + 1) ** 2)
-
-
 def mutual_information(alpha: Counts, beta: Counts, rollouts: int = 1) -> Counts:
     """Nats that the outcomes of M rollouts reveal about the pass rate: `H(outcomes) - M E[H(p)]`."""
     from scipy.special import betaln  # not above: all commands load this module

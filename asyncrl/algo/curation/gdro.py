@@ -9,9 +9,6 @@ Source: arXiv 2601.19280, from the paper. Multiply a bin's advantages by min(ω,
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 import numpy as np
 
 
@@ -28,27 +25,6 @@ def bin_weights(scores: np.ndarray, eta: float = 1.0, bound: float = 2.0) -> np.
 def bin_probabilities(weights: np.ndarray, gamma: float = 0.1) -> np.ndarray:
     """[B] q, mixed with the uniform distribution."""
     return (1 - gamma) * weights / weights.sum() + gamma / len(weights)
-
-
-def allocate_rollouts(
-    bin_prob: Sequence[float], variance: Sequence[float], arms: Sequence[int], mean_rollouts: float
-) -> tuple[list[int], float]:
-    """`(rollouts per bin, objective)`, numbers from `arms`, at most `mean_rollouts` on average.
-
-    Exhaustive over `len(arms) ** B` choices; meant for about ten bins. ValueError when even the smallest arms
-    exceed the budget.
-    """
-    q, v = np.asarray(bin_prob, dtype=np.float64), np.asarray(variance, dtype=np.float64)
-    best: tuple[float, tuple[int, ...]] | None = None
-    for choice in itertools.product(sorted(arms), repeat=len(q)):
-        n = np.asarray(choice, dtype=np.float64)
-        if q @ n <= mean_rollouts + 1e-9:
-            objective = float((q * v / n).sum())
-            if best is None or objective < best[0]:
-                best = (objective, choice)
-    if best is None:
-        raise ValueError(f"no choice of {sorted(arms)} rollouts per bin averages at most {mean_rollouts}")
-    return list(best[1]), best[0]
 
 
 def sqrt_law(bin_prob: np.ndarray, variance: np.ndarray, mean_rollouts: float) -> np.ndarray:

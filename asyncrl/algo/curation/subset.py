@@ -52,11 +52,6 @@ def _prefix_sums(x: np.ndarray) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(x)])
 
 
-def token_scores(advantages: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-    """[N] `|A| · H` of each token."""
-    return np.abs(advantages) * np.asarray(entropy)
-
-
 def top_indices(scores: np.ndarray, count: int) -> list[int]:
     """Sorted indices of the `count` largest scores; ties keep the first."""
     order = np.argsort(-np.asarray(scores), kind="stable")
@@ -69,9 +64,3 @@ def high_entropy_steps(step_entropy: np.ndarray, fraction: float = 0.8) -> list[
         raise ValueError(f"fraction must be in (0, 1], got {fraction}")
     # The subtraction keeps 0.8 * 5 from becoming 5 by rounding up 4.000...01.
     return top_indices(step_entropy, math.ceil(fraction * len(step_entropy) - 1e-9))
-
-
-def novelty(length_normalised_logp: np.ndarray) -> np.ndarray:
-    """[N] `exp(s - mean s)` inside a prompt's samples: below 1 for responses the policy found unlikely."""
-    s = np.asarray(length_normalised_logp, dtype=np.float64)
-    return np.exp(s - s.mean())

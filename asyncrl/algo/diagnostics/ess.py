@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from asyncrl.algo.metrics import Metrics, mean_over
-from asyncrl.algo.ops import bounded_ratio, masked_mean, sequence_log_ratio
+from asyncrl.algo.ops import bounded_ratio, sequence_log_ratio
 
 SQUARED = "_squared"
 
@@ -22,22 +22,6 @@ def sequence_ess(seq_log_ratio: Tensor, eps: float = 1e-8) -> tuple[Tensor, Tens
     weights = bounded_ratio(seq_log_ratio)
     ess = weights.sum() ** 2 / ((weights**2).sum() + eps)
     return weights, ess, ess / weights.numel()
-
-
-def token_ess(
-    log_ratio: Tensor, mask: Tensor, threshold: float | None = 2.0, lower: float | None = None
-) -> Tensor:
-    """Token ESS ratio in (0, 1] of weights truncated at `threshold`.
-
-    `lower` also bounds them from below, as verl did before 2026; that inflates the result.
-    """
-    weights = bounded_ratio(log_ratio)
-    if threshold is not None:
-        weights = weights.clamp(max=threshold)
-    if lower is not None:
-        weights = weights.clamp(min=lower)
-    normalised = weights / (masked_mean(weights, mask) + 1e-8)
-    return 1.0 / masked_mean(normalised**2, mask)
 
 
 def ess_metrics(log_ratio: Tensor, mask: Tensor, threshold: float | None = None) -> Metrics:

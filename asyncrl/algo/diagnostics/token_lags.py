@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from asyncrl.algo.diagnostics.ess import moments
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over
-from asyncrl.algo.ops import bounded_ratio, quantile
+from asyncrl.algo.ops import bounded_ratio
 
 LAG_BINS: tuple[tuple[str, int, int], ...] = (
     ("lag_0", 0, 0),
@@ -23,32 +21,9 @@ LAG_BINS: tuple[tuple[str, int, int], ...] = (
 """Name, smallest and largest lag. Fixed, so that every rank reports the same names."""
 
 
-@dataclass(frozen=True, slots=True)
-class LagSummary:
-    """Token ages of one batch."""
-
-    mean: float
-    max: int
-    p90: float
-    """Linear interpolation between order statistics."""
-    histogram: dict[int, int]
-    """Number of tokens per lag."""
-
-
 def token_lag(versions: Tensor, current_version: int) -> Tensor:
     """[B,T] integer lag; negative versions (nothing sampled) give lag 0 and must be masked."""
     return torch.where(versions >= 0, current_version - versions, 0)
-
-
-def lag_summary(versions: Tensor, mask: Tensor, current_version: int) -> LagSummary:
-    """Mean, maximum, 90 % quantile and histogram over sampled tokens of integer versions [B,T]."""
-    lags = (current_version - versions)[mask.bool() & (versions >= 0)]
-    if not lags.numel():
-        return LagSummary(0.0, 0, 0.0, {})
-    ages, counts = lags.unique(return_counts=True)
-    histogram = {int(a): int(c) for a, c in zip(ages, counts, strict=True)}
-    p90 = float(quantile(lags.double(), 0.9))
-    return LagSummary(float(lags.double().mean()), int(lags.max()), p90, histogram)
 
 
 def metrics_by_lag(inputs: LossInputs, outputs: LossOutputs, weight: Tensor | None = None) -> Metrics:

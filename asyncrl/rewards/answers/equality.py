@@ -183,33 +183,12 @@ def unreadable(gold: str) -> str | None:
     return None
 
 
-def expression_of(gold: str) -> str | None:
-    """Return the LaTeX that computer algebra must read to judge answers to this gold; None if it is not needed."""
-    text = canonical(gold)
-    if read_canonical(text) is None:
-        text = split_unit(text)[0]
-    if len(text) > EXPRESSION_CHARACTERS or _is_plain(text) or _list_of(text) is not None:
-        return None
-    return text
-
-
 def _depth(text: str) -> int:
     depth = most = 0
     for character in text:
         depth += 1 if character in "([{" else -1 if character in ")]}" else 0
         most = max(most, depth)
     return most
-
-
-def _is_plain(text: str) -> bool:
-    return bool(
-        read_canonical(text) is not None
-        or _CHOICE.fullmatch(text)
-        or _BASE.fullmatch(text)
-        or _CLOCK.fullmatch(text)
-        or _RATIO.fullmatch(text)
-        or is_words(text)
-    )
 
 
 def is_words(text: str) -> bool:

@@ -129,12 +129,6 @@ def _exact(value: Any) -> Any:
     return value.xreplace({number: sympy.Rational(str(number)) for number in value.atoms(sympy.Float)})
 
 
-def _has_decimal(value: Any) -> bool:
-    import sympy
-
-    return any(number.q not in (1,) and _is_decimal(number.q) for number in value.atoms(sympy.Rational))
-
-
 def _is_decimal(denominator: int) -> bool:
     for prime in (2, 5):
         while denominator % prime == 0:

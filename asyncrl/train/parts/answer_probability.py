@@ -17,15 +17,15 @@ from torch import Tensor
 from asyncrl.algo.advantage.igpo import answer_probability
 from asyncrl.errors import ConfigError
 from asyncrl.images import images_in
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.serve_rows import share_batch
-from asyncrl.train.step_batch import StepBatch, row_to_score
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.serve_rows import share_batch
+from asyncrl.train.step.step_batch import StepBatch, row_to_score
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
+from asyncrl.train.step.whole_batch import whole_batch
 from asyncrl.types import ANSWER_IDS, IMAGES, Trajectory, Turn
 
 

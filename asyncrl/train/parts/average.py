@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from asyncrl.algo.proximal.ewma import beta_from_staleness, should_reset, update_ewma
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.lora import published
-from asyncrl.train.models import load_copy
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.lora import published
+from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.parts.frozen import score
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.policy import PolicyModel
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.parts.needed_models import load_copy
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.step_batch import StepBatch
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
+from asyncrl.train.step.whole_batch import whole_batch
 
 
 class AveragedPolicy(StepPart):

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from asyncrl.algo.inputs import LossInputs, Totals
@@ -21,25 +20,32 @@ from asyncrl.algo.metrics import Metrics
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.value import value_term
 from asyncrl.config import TrainConfig
-from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading
-from asyncrl.train.gradient import Step
-from asyncrl.train.loading import load_model
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.policy import NO_EXTRAS, Extras, RunRows, after_first, run_rows, scatter, when_it_computes
-from asyncrl.train.prefix_tree import PrefixTree, enable_prefix_trees, run_trunk, tree_of, uses_prefix_trees
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import Rows, StepBatch
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading
+from asyncrl.train.models.loading import load_model
+from asyncrl.train.models.policy import (
+    NO_EXTRAS,
+    Extras,
+    RunRows,
+    after_first,
+    run_rows,
+    when_it_computes,
+)
+from asyncrl.train.models.prefix_tree import (
+    enable_prefix_trees,
+    run_trunk,
+    tree_of,
+    uses_prefix_trees,
+)
+from asyncrl.train.models.value_head import DETACHED, VALUES, new_head, read_values
+from asyncrl.train.step.gradient import Step
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import Rows, StepBatch
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
+from asyncrl.train.step.whole_batch import whole_batch
 
-VALUES = ("values", "end_values")
-"""What a value head gives: see `read_values`."""
-DETACHED = "detached_values"
-"""Asks a head on the policy's trunk for these without a gradient into the trunk."""
-HEAD = "value_head"
-"""The name of the module."""
 CRITIC = "critic"
 """The name under which the state of a separate critic's engine is kept."""
 
@@ -139,18 +145,6 @@ def _keep(computed: Mapping[str, Ragged], found: StepTensors) -> None:
     found.rows["bootstrap_values"] = computed["end_values"].values
 
 
-class ValueHead(nn.Linear):
-    """Implements `TrunkHead`."""
-
-    def read(
-        self, want: tuple[str, ...], hidden: Tensor, tree: PrefixTree | None, target: Tensor
-    ) -> dict[str, Tensor]:
-        """See `TrunkHead`: `VALUES`, where `want` has `values` or `DETACHED`."""
-        if not {"values", DETACHED} & set(want):
-            return {}
-        return read_values(self, hidden.detach() if DETACHED in want else hidden, tree, target)
-
-
 class CriticModel(nn.Module):
     """A transformer with a value head, initialised from the policy's trunk; starts at value 0."""
 
@@ -169,34 +163,6 @@ class CriticModel(nn.Module):
         else:
             hidden = self.rows(self.model, token_ids, extras, {})
         return read_values(self.value_head, hidden, tree, after_first(mask))
-
-
-def read_values(head: nn.Module, hidden: Tensor, tree: PrefixTree | None, mask: Tensor) -> dict[str, Tensor]:
-    """Return what a value head reads from hidden states [B,T,H], or [N,H] of a tree's nodes.
-
-    `values` [B,T]: `values[b, t]` is read one position earlier; it is the value of the state in which token t was
-    chosen. `end_values` [B] is read at the last sampled token: the value of what follows it.
-    """
-    after = head(hidden).squeeze(-1).float()
-    if tree is not None:
-        if tree.group is not None:
-            mine = tree.mine(torch.arange(len(tree.token_ids), device=after.device))
-            after = tree.group.join(after[: int(mine.sum())], mine)
-        after = after[tree.rows]
-    positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-    last = torch.where(mask, positions, 0).amax(-1)
-    return {
-        "values": scatter(after[:, :-1][mask[:, 1:]], mask),
-        "end_values": after[torch.arange(len(last), device=mask.device), last],
-    }
-
-
-def new_head(model: Any) -> ValueHead:
-    """Return a value head for a model of transformers that says 0."""
-    head = ValueHead(model.config.get_text_config().hidden_size, 1, dtype=model.dtype)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head
 
 
 def load_critic(

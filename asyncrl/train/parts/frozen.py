@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from asyncrl.data.token_extras.table import shown_to_all
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.lora import adapter_off, published
-from asyncrl.train.policy import NO_EXTRAS, Extras, PolicyModel
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import Rows, StepBatch
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.token_scores import Head, Projection
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.lora import adapter_off, published
+from asyncrl.train.models.policy import NO_EXTRAS, Extras, PolicyModel
+from asyncrl.train.models.token_scores import Head, Projection
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import Rows, StepBatch
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.whole_batch import whole_batch
 
 
 class ReadPolicy:
@@ -117,7 +117,7 @@ class DividedPolicy(ReadPolicy):
 
     def __init__(self, reading: Any) -> None:
         self.reading = reading
-        """Its DeepSpeed engine (`asyncrl.train.deepspeed_engine.engine_for_reading`)."""
+        """Its DeepSpeed engine (`asyncrl.train.engine.deepspeed_engine.engine_for_reading`)."""
         self.projection: Head | None = None
         """A whole copy of its vocabulary projection, once whole distributions were asked for: the policy's passes use
         it chunk by chunk, as often as each rank needs."""

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.parts.old_policy_model import Row
 from asyncrl.train.parts.snapshots import KeptVersions
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import StepBatch
+from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import IMAGES
 from asyncrl.weights.files import read_weights, remove_older, weights_path, write_weights
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.config_sections import is_url
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.models import load_copy, load_other, load_still, offloaded
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.parts.frozen import BasePolicy, DividedPolicy, FrozenPolicy
+from asyncrl.train.parts.needed_models import load_copy, load_other, load_still, offloaded
 from asyncrl.train.parts.scoring import EngineScorer
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.policy import PolicyModel
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.step_batch import StepBatch
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
 
 
 class Reference(StepPart):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.deepspeed_engine import TrainEngine
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.parts.frozen import score
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.serve_rows import serve_rows
-from asyncrl.train.step_batch import StepBatch, pad_rows
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.serve_rows import serve_rows
+from asyncrl.train.step.step_batch import StepBatch, pad_rows
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
 
 
 class ScoreNorms(StepPart):

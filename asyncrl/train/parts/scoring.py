@@ -18,10 +18,10 @@ import torch
 from asyncrl.credentials import authorization
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.http_clients import client
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import StepBatch
-from asyncrl.train.step_settings import StepSettings
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import StepBatch
+from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import IMAGES, Trajectory
 
 CONNECTIONS = 16

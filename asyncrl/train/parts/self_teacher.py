@@ -21,16 +21,16 @@ from torch import Tensor
 from asyncrl.algo.curation.signal import succeeded
 from asyncrl.algo.metrics import Metric, Metrics, mean_over
 from asyncrl.errors import ConfigError
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.gradient import Step
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.token_scores import Compared, Projection
 from asyncrl.train.parts.teacher import TEACHER_KL, compared_with
-from asyncrl.train.serve_rows import Plan, serve_rows, share_batch
-from asyncrl.train.step_batch import Rows, StepBatch, pad_rows
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.token_scores import Compared, Projection
-from asyncrl.train.whole_batch import whole_batch
+from asyncrl.train.step.gradient import Step
+from asyncrl.train.step.serve_rows import Plan, serve_rows, share_batch
+from asyncrl.train.step.step_batch import Rows, StepBatch, pad_rows
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
+from asyncrl.train.step.whole_batch import whole_batch
 from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Trajectory
 
 

@@ -1,7 +1,7 @@
 """Log-probabilities under the version that sampled each token, which the proximal form `snapshot` reads.
 
 Three ways give the same numbers: copies of the weights here (`Snapshots`), a process of its own
-(`asyncrl.train.parts.old_policy`), and an interruption of the engines (`asyncrl.train.parts.scored_versions`).
+(`asyncrl.train.parts.old_policy`), and an interruption of the engines (`asyncrl.train.features.scored_versions`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from asyncrl.errors import ConfigError
 from asyncrl.import_path import load_object
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.lora import published
-from asyncrl.train.models import load_copy
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.lora import published
+from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.parts.frozen import score
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.policy import PolicyModel
-from asyncrl.train.ragged import Ragged
-from asyncrl.train.step_batch import Rows, StepBatch
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.whole_batch import rows_by_version, whole_batch
+from asyncrl.train.parts.needed_models import load_copy
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.ragged import Ragged
+from asyncrl.train.step.step_batch import Rows, StepBatch
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
+from asyncrl.train.step.whole_batch import rows_by_version, whole_batch
 
 
 class PastVersions(StepPart):
@@ -145,9 +145,9 @@ def snapshots(context: PartContext) -> PastVersions:
     """Return the part of a run, as `train.old_policy` says. A collective."""
     config, given = context.config, context.arguments
     if config.train.old_policy == "interrupt":
-        from asyncrl.train.parts.scored_versions import ScoredVersions
-
-        return ScoredVersions(config.buffer.max_staleness)
+        scored = load_object("train.old_policy", "asyncrl.train.features.scored_versions:ScoredVersions")
+        kept: PastVersions = scored(config.buffer.max_staleness)
+        return kept
     if given is not None and given.old_policy:
         made: PastVersions = load_object("train.old_policy", "asyncrl.services.trainer.scorers:old_policies")(
             config, given

@@ -12,17 +12,17 @@ from asyncrl.algo.loss.distill import full_kl
 from asyncrl.algo.objective import Objective
 from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.data.token_extras.table import shown_to_all
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.gradient import Step
-from asyncrl.train.models import load_other, load_still
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.token_scores import Compared, Projection, tempered
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
+from asyncrl.train.parts.needed_models import load_other, load_still
 from asyncrl.train.parts.scoring import EngineScorer
-from asyncrl.train.parts.table import PartContext
-from asyncrl.train.step_batch import Rows, StepBatch
-from asyncrl.train.step_part import StepPart
-from asyncrl.train.step_settings import StepSettings
-from asyncrl.train.step_tensors import StepTensors
-from asyncrl.train.token_scores import Compared, Projection, tempered
+from asyncrl.train.step.gradient import Step
+from asyncrl.train.step.part_table import PartContext
+from asyncrl.train.step.step_batch import Rows, StepBatch
+from asyncrl.train.step.step_part import StepPart
+from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.train.step.step_tensors import StepTensors
 
 TEACHER_KL = "teacher_kl"
 """The extra of `LossInputs` that holds the divergence from a teacher's distributions."""

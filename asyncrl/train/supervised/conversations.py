@@ -20,7 +20,7 @@ from typing import Any
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import MESSAGES, Part
 from asyncrl.rows.template import ANSWER, CONVERSATIONS, FIELD, fill
-from asyncrl.train.demonstrations import Demonstration
+from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.types import Message
 
 COMPLETION = "completion"

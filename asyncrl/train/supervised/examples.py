@@ -12,8 +12,8 @@ import numpy as np
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.progress import progress
-from asyncrl.train.demonstrations import Demonstration, Encoded, encode
 from asyncrl.train.supervised.conversations import WEIGHT, learned
+from asyncrl.train.supervised.demonstrations import Demonstration, Encoded, encode
 from asyncrl.train.supervised.pairs import Pair
 from asyncrl.train.supervised.verdicts import Verdict
 

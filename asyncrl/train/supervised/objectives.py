@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, kto_loss, preference_logits
-from asyncrl.train.demonstrations import Encoded
+from asyncrl.train.supervised.demonstrations import Encoded
 
 Kind = Literal["likelihood", "dpo", "ipo", "kto"]
 

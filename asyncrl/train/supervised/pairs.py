@@ -13,8 +13,8 @@ from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import MESSAGES, Part
-from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import WEIGHT, as_messages, as_objects, check_order
+from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.types import Message
 
 CHOSEN, REJECTED = "chosen", "rejected"

@@ -19,11 +19,17 @@ from asyncrl.config_sections import SCRIPTED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.run.checkpoints import checkpoint_path
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import TrainEngine, divided_loading, init_distributed, leave_distributed
-from asyncrl.train.demonstrations import Demonstration, Encoded, demonstrations
-from asyncrl.train.loading import load_policy
-from asyncrl.train.metrics_log import MetricsLog
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.deepspeed_engine import (
+    TrainEngine,
+    divided_loading,
+    init_distributed,
+    leave_distributed,
+)
+from asyncrl.train.loop.metrics_log import MetricsLog
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.threads import set_threads
+from asyncrl.train.supervised.demonstrations import Demonstration, Encoded, demonstrations
 from asyncrl.train.supervised.episodes import check_run, episodes
 from asyncrl.train.supervised.examples import (
     Examples,
@@ -37,7 +43,6 @@ from asyncrl.train.supervised.examples import (
 from asyncrl.train.supervised.sources import open_rows, run_folder
 from asyncrl.train.supervised.trainer import LEARNING_RATE, Facts, SupervisedTrainer
 from asyncrl.train.supervised.verdicts import LABEL
-from asyncrl.train.threads import set_threads
 
 REFERENCE = "reference_logp.npy"
 """File of a run with the log-probabilities of whole answers under the model that it started from."""

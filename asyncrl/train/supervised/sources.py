@@ -10,8 +10,8 @@ from asyncrl.config import Config
 from asyncrl.config_sections import SCRIPTED, TRAINED_ON
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import Data, Part, open_data
-from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import Conversations
+from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.train.supervised.episodes import is_run
 from asyncrl.train.supervised.pairs import Pair, Pairs
 from asyncrl.train.supervised.verdicts import Verdict, Verdicts

@@ -16,9 +16,9 @@ from asyncrl.algo.loss.preference import kto_drift
 from asyncrl.config_sections import SftConfig
 from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
 from asyncrl.errors import StopError
-from asyncrl.train.checkpointer import Checkpointer
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.demonstrations import Encoded
+from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.supervised.demonstrations import Encoded
 from asyncrl.train.supervised.examples import Schedule
 from asyncrl.train.supervised.objectives import make_objective
 from asyncrl.types import IMAGES

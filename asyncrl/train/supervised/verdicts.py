@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import Part
-from asyncrl.train.demonstrations import Demonstration
 from asyncrl.train.supervised.conversations import WEIGHT, Conversations
+from asyncrl.train.supervised.demonstrations import Demonstration
 
 LABEL = "label"
 

@@ -15,10 +15,10 @@ import torch
 
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
-from asyncrl.launch.check import check_carrier
+from asyncrl.launch.checks.check import check_carrier
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.transports import own_carrier
-from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.train.models.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import FilePublisher

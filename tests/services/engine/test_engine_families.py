@@ -10,8 +10,8 @@ import torch
 
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.checkpoint_form import checkpoint_form
-from asyncrl.train.loading import load_policy
+from asyncrl.train.models.checkpoint_form import checkpoint_form
+from asyncrl.train.models.loading import load_policy
 from asyncrl.weights.files import write_weights
 from tests.engines import serving
 from tests.models import DENSE, EXPERTS, VOCABULARY, save_deepseek, save_dense, save_experts

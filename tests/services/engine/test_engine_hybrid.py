@@ -9,7 +9,7 @@ import torch
 
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.loading import load_policy
+from asyncrl.train.models.loading import load_policy
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
 from tests.models import save_hybrid

@@ -15,9 +15,9 @@ from asyncrl.errors import InputError
 from asyncrl.generation import GenerateRequest
 from asyncrl.images import image_key, read_data_uri
 from asyncrl.services.gateway.service import trajectory_to_json
-from asyncrl.train.checkpoint_form import checkpoint_form
-from asyncrl.train.loading import load_policy
-from asyncrl.train.step_batch import StepBatch, pad_rows
+from asyncrl.train.models.checkpoint_form import checkpoint_form
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.step.step_batch import StepBatch, pad_rows
 from asyncrl.types import IMAGES, PlacedImage, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.loading import Matching, load_policy
+from asyncrl.train.models.loading import Matching, load_policy
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
 from tests.services.engine.test_engine import contexts

@@ -15,8 +15,8 @@ from asyncrl.config import parse_config
 from asyncrl.errors import InputError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient, _encode, decode_generated
-from asyncrl.train.loading import load_policy
-from asyncrl.train.lora import published
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.lora import published
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.members import Members

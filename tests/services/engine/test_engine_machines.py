@@ -15,10 +15,10 @@ import torch
 
 from asyncrl.config import parse_config
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.process_group import ProcessGroup
-from asyncrl.launch.spread_host import SpreadHost
+from asyncrl.launch.machines.spread_host import SpreadHost
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.checkpoint_form import checkpoint_form
+from asyncrl.train.models.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.folders import remove_weights
 from asyncrl.weights.publish import FilePublisher

@@ -11,7 +11,7 @@ from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.sleep import SleepSwitch
-from asyncrl.train.turns import MemoryTurns
+from asyncrl.train.features.turns import MemoryTurns
 from tests.app_thread import free_port
 from tests.credentials import AUTHORIZED, RUN
 from tests.train.one_step import make_engine

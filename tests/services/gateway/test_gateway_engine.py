@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import parse_config
 from asyncrl.gateway.recorded_episode import EpisodeSpec
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Status

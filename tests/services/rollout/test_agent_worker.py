@@ -14,8 +14,8 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
-from asyncrl.launch.evaluate import evaluate
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.evaluation.evaluate import evaluate
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.rollout.agents import Agents
 from asyncrl.types import FailureClass, Status, Task
 from tests.credentials import AUTHORIZED, PACKED

@@ -11,8 +11,8 @@ from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import ENVS, load_env, runs_in_worker
 from asyncrl.envs.gridworld.env import Gridworld
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
-from asyncrl.launch.placement import env_names
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.machines.placement import env_names
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Status, Task
 from tests.services.rollout.test_rollout_service import ask

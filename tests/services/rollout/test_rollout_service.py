@@ -8,8 +8,8 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
-from asyncrl.launch.evaluate import evaluate
-from asyncrl.launch.process_group import ProcessGroup
+from asyncrl.launch.evaluation.evaluate import evaluate
+from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.types import Status, Task
 from tests.credentials import PACKED
 from tests.waiting import START_S

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.step.step_batch import build_step_batch
 from tests.train.factories import batch_of_groups
 from tests.train.one_step import Learner
 

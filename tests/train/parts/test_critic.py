@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.train.factories import group
 from tests.train.one_step import Learner, snapshot
 

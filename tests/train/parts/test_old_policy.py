@@ -14,10 +14,10 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.services.old_policy.service import OldPolicy, create_old_policy_app
-from asyncrl.train.loading import load_frozen
+from asyncrl.train.models.loading import load_frozen
 from asyncrl.train.parts.old_policy import OldPolicies
 from asyncrl.train.parts.old_policy_model import OldPolicyModel, Row, rows_of
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.weights.files import write_weights
 from tests.app_thread import AppThread
 from tests.credentials import RUN

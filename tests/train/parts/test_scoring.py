@@ -11,9 +11,9 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.loading import load_frozen
+from asyncrl.train.models.loading import load_frozen
 from asyncrl.train.parts.scoring import KEY, EngineScorer, read_prompt_logprobs
-from asyncrl.train.step_batch import build_step_batch, pad_rows
+from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from asyncrl.weights.files import write_weights
 from tests.credentials import TOKEN
 from tests.models import save_with_the_words_of

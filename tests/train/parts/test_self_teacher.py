@@ -10,7 +10,7 @@ import torch
 
 from asyncrl.errors import ConfigError
 from asyncrl.train.parts.self_teacher import choose_successes
-from asyncrl.train.step_batch import build_step_batch
+from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.types import NOT_SAMPLED, PlacedImage
 from tests.train.factories import group
 from tests.train.one_step import Learner, snapshot

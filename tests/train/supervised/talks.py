@@ -60,7 +60,7 @@ def pairs(number: int = STEPS * PAIRS) -> list[dict[str, list[dict[str, str]]]]:
 def save_small(folder: Path) -> str:
     """Save a random model of two layers, whose tokenizer is made of these words, with SmolLM2's chat template; return
     its folder. Each time it is the same."""
-    from asyncrl.train.tiny_model import build_model, build_tokenizer, save
+    from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
 
     words = [message["content"] for talk in talks() for message in talk]
     tokenizer = build_tokenizer([*words, *ROLES] * 4, 400, 256)

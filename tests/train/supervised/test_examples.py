@@ -5,7 +5,7 @@ import random
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.train.demonstrations import Demonstration
+from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.train.supervised.examples import Schedule, as_text, encode_conversation, encode_rows, pack
 
 TALK = [

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.run.checkpoints import complete_checkpoints
-from asyncrl.train.metrics_log import MetricsLog
+from asyncrl.train.loop.metrics_log import MetricsLog
 from asyncrl.train.supervised.run import train_supervised
 
 WORDS = ("north", "east", "south", "west")

@@ -14,10 +14,10 @@ from asyncrl.chat.renderer import load_renderer
 from asyncrl.config import TrainConfig
 from asyncrl.config_sections import SftConfig
 from asyncrl.run.folder import cache_folder
-from asyncrl.train.deepspeed_engine import TrainEngine
-from asyncrl.train.demonstrations import Demonstration
-from asyncrl.train.loading import load_policy
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.loading import load_policy
 from asyncrl.train.supervised.conversations import WEIGHT
+from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.train.supervised.examples import Schedule, encode_pairs, encode_rows, pack
 from asyncrl.train.supervised.pairs import Pair
 from asyncrl.train.supervised.trainer import Facts, SupervisedTrainer

@@ -1,0 +1,1 @@
+"""Evaluation: held-out tasks, suites, and recorded episodes played again."""

@@ -1,0 +1,1 @@
+"""The roles of a run as processes, and changes of their number."""

@@ -1,0 +1,1 @@
+"""The tasks of a run, and how they come into the buffer."""

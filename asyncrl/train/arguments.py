@@ -1,0 +1,42 @@
+"""The arguments of a trainer's process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from asyncrl.credentials import Credentials
+
+if TYPE_CHECKING:
+    from asyncrl.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerArguments:
+    """What a trainer's process is started with, each of its ranks alike."""
+
+    folder: Path
+    """The folder of the run. Ranks on other machines may not have it."""
+    model: str
+    """The base model's folder or name."""
+    buffer: str
+    """Its address."""
+    engines: Sequence[str]
+    """Addresses, or one "@FILE" that will hold them, so that the model can be loaded meanwhile."""
+    weights_dir: Path
+    """Where versions are written."""
+    credentials: Credentials
+    old_policy: str = ""
+    """Such a file for the old-policy process; "" where there is none."""
+    main_buffer: str = ""
+    """For an exploiter, the buffer of the policy that it is trained against."""
+    exploits: int = 0
+    """For an exploiter, its limit of versions; 0 for every other policy."""
+    machines: int = 1
+    """Over which the ranks are spread."""
+
+    def num_ranks(self, config: Config) -> int:
+        """Return how many ranks the trainer has been started with."""
+        return config.train.ranks_each * self.machines

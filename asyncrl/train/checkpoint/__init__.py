@@ -1,0 +1,1 @@
+"""Checkpoints of a training run: their files, and what is written and read."""

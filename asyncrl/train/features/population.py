@@ -1,0 +1,23 @@
+"""Past versions that engines keep as opponents, in the trainer of the policy whose versions they are."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from asyncrl.algo.curation.opponents import Population
+from asyncrl.train.loop.callback_context import CallbackContext
+from asyncrl.train.loop.callbacks import TrainerCallback
+
+
+class Opponents(TrainerCallback):
+    """Says which versions stay."""
+
+    def __init__(self, population: Population, max_staleness: int) -> None:
+        self.served = partial(population.served, max_staleness=max_staleness)
+
+
+def opponents(context: CallbackContext) -> Opponents:
+    """Return the callback of a run with `opponents.choose`."""
+    population = context.config.population
+    assert population is not None
+    return Opponents(population, context.config.buffer.max_staleness)

@@ -1,0 +1,1 @@
+"""The loop of the trainer: it takes batches, trains, publishes and commits."""

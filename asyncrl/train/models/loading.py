@@ -1,0 +1,164 @@
+"""Loads models as a run wants them: trained whole or by an adapter, with heads, with what their layers read besides.
+
+Nothing is imported of what is not asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu
+from torch.nn.modules.dropout import _DropoutNd
+
+from asyncrl.config import LoraConfig
+from asyncrl.errors import ConfigError
+from asyncrl.train.models.policy import (
+    PolicyModel,
+    RunRows,
+    TrunkInput,
+    check_logits,
+    run_rows,
+    when_it_computes,
+)
+from asyncrl.train.models.prefix_tree import enable_prefix_trees
+
+FULL = LoraConfig()
+"""No adapter: all weights are trained."""
+RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
+"""Parts of the names under which transformers' models keep the rates of what is random in training mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """In what a model's forward passes follow the engine that sampled."""
+
+    router_replay: bool = False
+    quantization: str = "off"
+
+
+def load_policy(
+    path: str,
+    dtype: str,
+    gradient_checkpointing: bool = False,
+    value_head: bool = False,
+    lora: LoraConfig = FULL,
+    seed: int = 0,
+    matching: Matching = Matching(),
+    offload_activations: bool = False,
+) -> PolicyModel:
+    """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is.
+
+    value_head: have the trunk feed a critic, too (`asyncrl.train.parts.critic`).
+    """
+    model, rows = load_model(path, dtype, gradient_checkpointing, offload_activations)
+    text_alone = rows is run_rows
+    inputs: list[TrunkInput] = []
+    heads: dict[str, nn.Module] = {}
+    if lora.rank:
+        if not text_alone:
+            raise ConfigError(
+                f"model.lora.rank: must be 0 for {path}, a vision model: all its weights are trained"
+            )
+        from asyncrl.train.models.lora import add_adapter
+
+        add_adapter(model, lora, seed)
+    if matching.quantization != "off":
+        if not text_alone:
+            raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
+        from asyncrl.train.models.quantized_forward import quantize_forward
+
+        quantize_forward(model, matching.quantization)
+    if matching.router_replay:
+        from asyncrl.train.models import router_replay
+
+        inputs.append(router_replay.RouterReplay(model))
+    if value_head:
+        from asyncrl.train.models.value_head import HEAD, new_head
+
+        heads[HEAD] = new_head(model)
+    policy = PolicyModel(model, rows, inputs, heads)
+
+    def probes() -> None:
+        enable_prefix_trees(model)
+        for one in inputs:
+            one.probe(model)
+        check_logits(policy, path)
+
+    when_it_computes(policy, model, probes)
+    return policy.train()
+
+
+def load_frozen(
+    path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0, matching: Matching = Matching()
+) -> PolicyModel:
+    """Load a causal LM that is only read: a reference, a teacher, an averaged policy."""
+    policy = load_policy(path, dtype, lora=lora, seed=seed, matching=matching)
+    return policy.eval().requires_grad_(False)
+
+
+def load_model(
+    path: str, dtype: str, gradient_checkpointing: bool, offload_activations: bool
+) -> tuple[Any, RunRows]:
+    """Return a model of transformers, and what runs its trunk over rows."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    rows = rows_of(path)
+    kind = AutoModelForCausalLM if rows is run_rows else AutoModelForImageTextToText
+    model = kind.from_pretrained(path, dtype=getattr(torch, dtype))
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        # Of transformers' attentions "sdpa", the default, leaves the cap of Gemma 2 out without a word.
+        model.set_attn_implementation("eager")
+    make_deterministic(model)
+    if gradient_checkpointing:
+        # transformers checkpoints in training mode only. The reentrant kind sends no gradient to an adapter.
+        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+    if offload_activations:
+        if rows is not run_rows:
+            raise ConfigError(f"train.offload_activations: must be false for {path}, a vision model")
+        keep_activations_on_host(model.base_model)
+    return model, rows
+
+
+def rows_of(path: str) -> RunRows:
+    """Return what runs the trunk of a model folder or hub name over rows. Raises `ConfigError` for a vision model of
+    another family than those that are known."""
+    from asyncrl.image_processor import is_vision_model
+
+    if not is_vision_model(path):
+        return run_rows
+    from asyncrl.train.models.vision import vision_rows
+
+    return vision_rows(path)
+
+
+def keep_activations_on_host(trunk: Any) -> None:
+    """Make a model keep what its forward pass saves for the backward pass in host memory, pinned beside a GPU.
+
+    With gradient checkpointing that is the input of each layer; without it weights would be copied, too.
+    """
+    forward = trunk.forward
+
+    @functools.wraps(forward)
+    def offloading(*args: Any, **given: Any) -> Any:
+        with save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return forward(*args, **given)
+
+    trunk.forward = offloading
+
+
+def make_deterministic(model: Any) -> None:
+    """Turn off what is random in training mode: dropout, layer drop and a router's jitter.
+
+    The policy that is trained is the one that sampled, whose log-probabilities have none of these.
+    """
+    configs = {id(config): config for config in (model.config, model.config.get_text_config())}
+    for owner in (*configs.values(), *model.modules()):
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, float) and any(word in name for word in RANDOM):
+                setattr(owner, name, 0.0)
+        if isinstance(owner, _DropoutNd):
+            owner.p = 0.0

@@ -1,0 +1,88 @@
+"""Loads the policy and the other models that an objective needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from asyncrl.algo.objective import Objective
+from asyncrl.config import Config
+from asyncrl.gpus import check_fused_kernel
+from asyncrl.train.arguments import TrainerArguments
+from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
+from asyncrl.train.models.loading import Matching, load_frozen, load_policy
+from asyncrl.train.models.policy import PolicyModel
+from asyncrl.train.step.auxiliary_models import AuxiliaryModels
+from asyncrl.train.step.part_table import PartContext, made
+
+if TYPE_CHECKING:
+    from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
+
+
+def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
+    """Load the policy, with a value head when a critic shares its trunk."""
+    shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
+    with divided_loading(config.train, config.model.dtype):
+        policy = load_policy(
+            model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
+            matching(config), config.train.offload_activations,
+        )  # fmt: skip
+    return _with_kernel(config, policy)
+
+
+def load_auxiliary_models(
+    config: Config,
+    objective: Objective,
+    engine: TrainEngine,
+    model: str,
+    arguments: TrainerArguments | None = None,
+) -> AuxiliaryModels:
+    """Load the models that `objective` reads, each from where the recipe says. Call on every rank.
+
+    arguments: of the trainer's process, which may talk to others. Raises `DeadlineError` where one of these does not
+    start in time.
+    """
+    context = PartContext(config=config, objective=objective, engine=engine, model=model, arguments=arguments)
+    return AuxiliaryModels(objective, made(context))
+
+
+def load_still(config: Config, load: Callable[[], PolicyModel]) -> FrozenPolicy | DividedPolicy:
+    """Return a policy whose weights stay as they are, spread over the ranks where the trained one's are."""
+    from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
+
+    if config.train.zero_stage != 3:
+        return FrozenPolicy(load(), offloaded(config))
+    with divided_loading(config.train, config.model.dtype):
+        read = load()
+    return DividedPolicy(engine_for_reading(read, config.train, config.model.dtype))
+
+
+def load_other(config: Config, path: str) -> PolicyModel:
+    """Load another model than the policy, to be read only."""
+    return _with_kernel(config, load_frozen(path, config.model.dtype))
+
+
+def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
+    """Have a policy compute log-probabilities as `train.fused_logprobs` says. Raises `ConfigError`."""
+    if config.train.fused_logprobs:
+        check_fused_kernel()
+        policy.fused = True
+    return policy
+
+
+def offloaded(config: Config) -> bool:
+    """True where whole copies are to leave the device between their passes: under ZeRO-3 the policy itself is spread
+    over the ranks, since one of them has no room for it, and where others use the memory in between."""
+    return config.train.zero_stage == 3 or config.placement.sleep is True
+
+
+def load_copy(config: Config, model: str) -> PolicyModel:
+    """Load a copy that can take over the policy's weights; it starts as the policy does."""
+    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, matching(config))
+    return _with_kernel(config, copy)
+
+
+def matching(config: Config) -> Matching:
+    """Return in what the policy's forward passes, and those of its copies, follow its engines."""
+    quantization = config.engine.quantization if config.train.quantized_forward else "off"
+    return Matching(config.train.router_replay, quantization)

@@ -1,0 +1,1 @@
+"""One training step: rows, passes, advantages, losses and the gradient."""

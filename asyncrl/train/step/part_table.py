@@ -1,0 +1,66 @@
+"""The parts of training steps that an objective may read: a table, each of whose factories stands beside its part.
+
+A factory takes a `PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from asyncrl.algo.objective import Objective
+from asyncrl.config import Config
+from asyncrl.import_path import load_object
+
+if TYPE_CHECKING:
+    from asyncrl.train.arguments import TrainerArguments
+    from asyncrl.train.engine.deepspeed_engine import TrainEngine
+    from asyncrl.train.step.step_part import StepPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartContext:
+    """What the factories of parts are given."""
+
+    config: Config
+    objective: Objective
+    engine: TrainEngine
+    """The policy's."""
+    model: str
+    """The base model's folder or name."""
+    arguments: TrainerArguments | None = None
+    """The arguments of the trainer's process; None where a step is taken without one."""
+
+
+class Part(NamedTuple):
+    """One that an objective may read."""
+
+    name: str
+    words: frozenset[str]
+    """Of `asyncrl.algo.needs.KNOWN`: any of them asks for it."""
+    factory: str
+    """The import path of what makes it."""
+
+    def asked(self, needs: Collection[str]) -> bool:
+        """Return whether an objective with these needs reads it."""
+        return not self.words.isdisjoint(needs)
+
+
+PARTS = (
+    Part("average", frozenset({"average"}), "asyncrl.train.parts.average:average"),
+    Part("snapshots", frozenset({"snapshots"}), "asyncrl.train.parts.snapshots:snapshots"),
+    Part("critic", frozenset({"values"}), "asyncrl.train.parts.critic:critic"),
+    Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
+    Part("teacher", frozenset({"teacher", "teacher_logits"}), "asyncrl.train.parts.teacher:teacher"),
+    Part("answers", frozenset({"answers"}), "asyncrl.train.parts.answer_probability:answers"),
+    Part("score_norms", frozenset({"score_norms"}), "asyncrl.train.parts.score_norms:score_norms"),
+)
+"""In the order in which they are called."""
+
+
+def made(context: PartContext) -> Iterator[StepPart]:
+    """Yield the parts that the objective reads. A collective."""
+    for one in PARTS:
+        if one.asked(context.objective.needs):
+            yield load_object("objective", one.factory)(context)
