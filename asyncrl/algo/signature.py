@@ -50,6 +50,12 @@ READS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """What a function needs that reads a field of its inputs, as `inputs.FIELD` or `inputs.need("FIELD")`, by kind."""
+OF_LOSS_INPUTS = ("loss", "correction", "proximal")
+"""Kinds of functions that get `LossInputs`."""
+READ_BY_NAME = frozenset(
+    ("teacher_logp", "teacher_kl", "snapshot_logp", "values", "old_values", "returns", "clip_scale")
+)
+"""What `LossInputs` has as extras, and not as fields."""
 MAX_IMPORTS = 10
 """How many modules a function may be imported through."""
 Found = ast.FunctionDef | str | None
@@ -117,7 +123,10 @@ def read(kind: str, name: str) -> Signature | None:
         return None
     args = found.args
     pairs = list(zip(args.kwonlyargs, args.kw_defaults, strict=True))
-    marks = _marks(f"algo.{kind}: {module}:{function}", found)
+    where = f"algo.{kind}: {module}:{function}"
+    marks = _marks(where, found)
+    if kind in OF_LOSS_INPUTS:
+        _check_reads(where, found)
     return Signature(
         params={arg.arg: arg.annotation for arg in args.kwonlyargs},
         required=frozenset(arg.arg for arg, default in pairs if default is None),
@@ -192,6 +201,19 @@ def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
         given = tuple(ast.literal_eval(word) for word in words)
         found.append(Mark(name, given if name in WORDED else implied, conditions))
     return found
+
+
+def _check_reads(where: str, node: ast.FunctionDef) -> None:
+    """Raise `ConfigError` where a function reads an extra of its inputs as if it were a field."""
+    inputs = node.args.args[0].arg if node.args.args else ""
+    for part in ast.walk(node):
+        if (
+            isinstance(part, ast.Attribute)
+            and isinstance(part.value, ast.Name)
+            and part.value.id == inputs
+            and part.attr in READ_BY_NAME
+        ):
+            raise ConfigError(f"{where}: read {inputs}.need({part.attr!r}) in place of {inputs}.{part.attr}")
 
 
 def _implied(node: ast.FunctionDef, reads: Mapping[str, tuple[str, ...]], marks: list[Mark]) -> list[Mark]:

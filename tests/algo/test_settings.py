@@ -143,6 +143,8 @@ class TestReadingImpliesNeeding:
             "    return LossOutputs(-inputs.log_ratio * inputs.need('advantages'))\n"
             "def named(inputs: LossInputs) -> LossOutputs:\n"
             "    return LossOutputs(-inputs.need('reference_logp') * inputs.mask)\n"
+            "def field(given: LossInputs) -> LossOutputs:\n"
+            "    return LossOutputs(-given.teacher_logp * given.mask)\n"
             "def plain(inputs: LossInputs) -> LossOutputs:\n"
             "    return LossOutputs(-inputs.logp * inputs.need('advantages'))\n"
         )
@@ -154,6 +156,11 @@ class TestReadingImpliesNeeding:
 
     def test_a_loss_that_asks_for_a_field_by_name_needs_it(self, own):
         assert "reference" in needed(resolve_settings({"loss": {"name": "reading_losses:named"}}))
+
+    def test_a_loss_that_reads_an_extra_as_a_field_is_told_how_to_read_it(self, own):
+        message = r"algo.loss: .*:field: read given.need\('teacher_logp'\) in place of given.teacher_logp"
+        with pytest.raises(ConfigError, match=message):
+            resolve_settings({"loss": {"name": "reading_losses:field"}})
 
     def test_a_proximal_policy_that_nothing_reads_is_refused(self, own):
         settings = {"loss": {"name": "reading_losses:plain"}, "proximal": {"name": "behavior"}}

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -97,6 +98,42 @@ def test_a_hook_sees_grants_puts_commits_and_rollbacks_in_their_order():
         ("grant", 1), ("grant", 2), ("put", 1), ("put", 2), ("commit", 0), ("rollback", 0),
     ]  # fmt: skip
     assert book.stats()["seen"] == 6
+
+
+class Watcher(LeaseHook):
+    """Notes when the ledger is opened, and when a step has its batch."""
+
+    seen: ClassVar[list] = []
+
+    def __init__(self, store, settings):
+        pass
+
+    def on_open(self, changed):
+        self.seen.append(("open", changed))
+
+    def on_take(self, step, waited, now_s):
+        self.seen.append(("take", step, waited, now_s))
+
+
+def test_a_hook_is_told_of_the_opening_and_once_of_each_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(Watcher, "seen", [])
+    path, settings = tmp_path / "l.sqlite", LedgerSettings(1, 1, 2)
+    book = Ledger(path, settings, now=0.0, hooks=[Watcher])
+    book.add_tasks(tasks(2))
+    held = [lease(book), lease(book)]
+    book.put(group(held[0]))
+    book.take(0, 5.0)
+    book.take(0, 6.0)
+    book.commit(1)
+    assert book.take(1, 7.0).groups is None
+    book.put(group(held[1]))
+    book.take(1, 8.0)
+    book.close()
+    Ledger(path, settings, hooks=[Watcher]).close()
+    Ledger(path, replace(settings, max_staleness=2), hooks=[Watcher]).close()
+    assert Watcher.seen == [
+        ("open", True), ("take", 0, False, 5.0), ("take", 1, True, 8.0), ("open", False), ("open", True),
+    ]  # fmt: skip
 
 
 def test_what_a_hook_wrote_is_undone_with_the_transaction():

@@ -100,6 +100,22 @@ def test_auto_admits_more_while_the_trainer_waits_and_generation_gets_faster_by_
     assert slots == [8] * 5 + [9, 10, 11, 12, 12]
 
 
+def test_a_ledger_that_turns_to_auto_begins_like_a_new_one_and_keeps_what_it_has_found(tmp_path):
+    path = tmp_path / "l.sqlite"
+    book = ledger(path=path, count=40, max_staleness=3, over_provision=1)
+    assert book.stats()["slots"] == 3
+    book.close()
+    auto = replace(book.settings, over_provision="auto")
+    book = Ledger(path, auto, now=0.0)
+    assert book.stats()["slots"] == 8
+    for _ in range(6):
+        book.put(group(lease(book)))
+    train_step(book, 0)
+    assert book.stats()["slots"] == 7
+    book.close()
+    assert Ledger(path, auto, now=0.0).stats()["slots"] == 7
+
+
 def test_a_repeated_lease_call_gets_the_same_lease():
     book = ledger()
     first = lease(book, request="call-1")

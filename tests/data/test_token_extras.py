@@ -8,10 +8,14 @@ from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.data import codec
 from asyncrl.data.token_extras.table import (
     KINDS,
+    ROWS,
+    check_reported,
     collectors,
+    large_answers,
     read_by_models,
     reported_extras,
     request_fields,
+    request_files,
     token_ids_of,
 )
 from asyncrl.errors import InputError
@@ -93,6 +97,33 @@ def test_what_engines_report_is_named_and_the_rest_left_out():
     assert same(found["routed_experts"], experts)
     assert found["commitments"] == VALUES["commitments"]
     assert reported_extras({"token_ids": b"", "routed_experts": None}) == {}
+
+
+def test_a_row_of_the_table_names_the_class_of_its_kind_and_its_fields():
+    for name, row in ROWS.items():
+        assert KINDS[name].name == name
+        assert KINDS[name].encode(VALUES[name]).keys() <= set(row.fields)
+
+
+def test_an_answer_reports_what_was_asked_for_and_nothing_else():
+    message = {"commitments": [*VALUES["commitments"]]}
+    check_reported(message, {"commitments": True}, 4, len(STATE))
+    with pytest.raises(ValueError, match="commitments must be to"):
+        check_reported(message, {}, 4, len(STATE))
+    with pytest.raises(ValueError, match="routed_experts: not as asked"):
+        check_reported({"routed_experts": {}}, {}, 4, 1)
+    check_reported({"routed_experts": None}, {}, 4, 1)
+
+
+def test_requests_of_one_call_share_their_files():
+    one, other = PlacedImage(0, 1, "a", b"A"), PlacedImage(2, 3, "b", b"B")
+    asked = [{"images": (one,)}, {"images": (one, other)}, {"routed_experts": 3}, {}]
+    assert request_files(asked) == {"images": {"a": b"A", "b": b"B"}}
+    assert [request_fields(each) for each in asked] == [
+        {"images": [[0, 1, "a"]]}, {"images": [[0, 1, "a"], [2, 3, "b"]]}, {"routed_from": 3}, {},
+    ]  # fmt: skip
+    assert request_files(asked[2:]) == {}
+    assert [large_answers(each) for each in asked] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("name", list(collectors()))

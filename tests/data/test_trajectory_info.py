@@ -6,6 +6,7 @@ import re
 import pytest
 
 from asyncrl.data.codec import decode_group, encode_group, group_from_map, group_to_map
+from asyncrl.data.trajectory_info import info_token_ids
 from asyncrl.errors import InputError
 from tests.train.factories import group
 
@@ -33,6 +34,12 @@ GOOD = {
     "rollout": 1,
     "examples": 2,
 }
+
+
+def test_the_tokens_that_an_info_holds_are_named_by_their_place():
+    assert info_token_ids({"agent": "a", "attempts": 2}) == {}
+    found = info_token_ids({"answer_ids": [3, 4]})
+    assert {place: ids.tolist() for place, ids in found.items()} == {"info.answer_ids": [3, 4]}
 
 
 def sent(info):

@@ -1,6 +1,7 @@
 """What ranks that compute rows together ask of a model; `test_gradient_agreement` compares them with one rank."""
 
 import pytest
+import torch
 from transformers import LlamaConfig
 
 from asyncrl.errors import ConfigError
@@ -20,4 +21,5 @@ def test_ranks_that_cannot_be_grouped_are_refused():
         ConfigError, match=r"train\.sequence_parallel: must divide the number of ranks, got 3 for 1"
     ):
         sequence_parallel.use(3)
-    assert prefix_tree.together() is None
+    ids = torch.ones(1, 3, dtype=torch.long)
+    assert prefix_tree.tree_of(ids, ids > 0).group is None

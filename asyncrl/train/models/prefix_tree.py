@@ -135,11 +135,6 @@ def compute_together(group: RowsTogether | None) -> None:
     _group = group
 
 
-def together() -> RowsTogether | None:
-    """Return the group among which trees are divided."""
-    return _group
-
-
 TENSORS = ("token_ids", "depths", "parents", "ends", "rows", "places", "sources")
 
 
