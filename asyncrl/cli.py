@@ -23,7 +23,7 @@ from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_last
-from asyncrl.machine import name_user, open_files
+from asyncrl.machine import name_user, open_files, writable_caches
 from asyncrl.process_start import leave_safe_path
 
 COMMANDS = (
@@ -102,6 +102,7 @@ def _main(arguments: Sequence[str]) -> int:
         return 2
     exempt()
     name_user()
+    writable_caches()
     open_files()
     escape_logging()
     if on_cpu():

@@ -6,6 +6,8 @@ import contextlib
 import os
 import pwd
 import resource
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +47,52 @@ def name_user() -> None:
         pwd.getpwuid(os.getuid())
     except KeyError:
         os.environ["USER"] = f"uid{os.getuid()}"
+
+
+def writable_caches() -> None:
+    """Have libraries keep what they cache in a folder of the user's below the temporary one where the home cannot be
+    written, as of a user id without an account, whose home is "/", or in a read-only container.
+
+    Variables that are set stay, except where `HF_HOME` is read-only: models are read from there, and tables of rows are
+    written elsewhere.
+    """
+    home = Path(os.environ.get("HOME") or "~").expanduser()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    hub = Path(os.environ.get("HF_HOME") or caches / "huggingface")
+    elsewhere: dict[str, str] = {}
+    if not _is_writable(hub):
+        elsewhere["HF_DATASETS_CACHE"] = "huggingface/datasets"
+        if not hub.exists() and "HF_HOME" not in os.environ:
+            elsewhere["HF_HOME"] = "huggingface"
+    if not _is_writable(caches):
+        elsewhere["VLLM_CACHE_ROOT"] = "vllm"
+    if not _is_writable(home):
+        elsewhere |= {"TRITON_CACHE_DIR": "triton", "FLASHINFER_WORKSPACE_BASE": "flashinfer"}
+    if missing := {name: place for name, place in elsewhere.items() if name not in os.environ}:
+        folder = _own_folder()
+        os.environ |= {name: str(folder / place) for name, place in missing.items()}
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, or in the nearest one above it that there is."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _own_folder() -> Path:
+    """Return a folder for caches that nobody else can have put there. Raises `OSError`."""
+    folder = Path(tempfile.gettempdir()) / f"asyncrl-cache-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="asyncrl-cache-"))
 
 
 def open_files() -> int:

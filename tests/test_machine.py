@@ -132,3 +132,57 @@ def test_python_m_asyncrl_does_not_import_a_users_files_for_the_standard_library
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CACHES = (
+    *("HF_HOME", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"),
+    "FLASHINFER_WORKSPACE_BASE",
+)
+
+
+@pytest.fixture
+def no_caches(monkeypatch, tmp_path):
+    for name in CACHES:
+        # Set first, so that what the test sets itself is taken back.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return monkeypatch
+
+
+def test_libraries_cache_in_a_folder_of_the_users_where_the_home_cannot_be_written(no_caches, tmp_path):
+    # vllm#10185, vllm#20127, llm-d-kv-cache#83
+    no_caches.setenv("HOME", "/proc")
+    machine.writable_caches()
+    own = tmp_path / f"asyncrl-cache-{os.getuid()}"
+    assert {name: os.environ.get(name) for name in CACHES} == {
+        "HF_HOME": f"{own}/huggingface",
+        "HF_DATASETS_CACHE": f"{own}/huggingface/datasets",
+        "XDG_CACHE_HOME": None,
+        "VLLM_CACHE_ROOT": f"{own}/vllm",
+        "TRITON_CACHE_DIR": f"{own}/triton",
+        "FLASHINFER_WORKSPACE_BASE": f"{own}/flashinfer",
+    }
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
+def test_models_are_still_read_from_a_hub_folder_that_is_read_only(no_caches, tmp_path):
+    no_caches.setenv("HOME", str(tmp_path))
+    no_caches.setenv("HF_HOME", "/proc/self")
+    machine.writable_caches()
+    assert os.environ["HF_HOME"] == "/proc/self"
+    assert os.environ["HF_DATASETS_CACHE"].startswith(str(tmp_path))
+    assert "TRITON_CACHE_DIR" not in os.environ
+
+
+def test_a_home_that_can_be_written_is_used_and_stays_as_it_is(no_caches, tmp_path):
+    no_caches.setenv("HOME", str(tmp_path))
+    machine.writable_caches()
+    assert not any(name in os.environ for name in CACHES) and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_could_have_put_there_is_not_used(no_caches, tmp_path):
+    (tmp_path / f"asyncrl-cache-{os.getuid()}").symlink_to("/tmp")
+    no_caches.setenv("HOME", "/proc")
+    machine.writable_caches()
+    assert f"asyncrl-cache-{os.getuid()}/" not in os.environ["HF_HOME"]

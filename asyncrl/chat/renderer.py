@@ -147,7 +147,9 @@ class ChatRenderer:
         key = _digest("opening", messages, tools)
         if (cached := self._recall(key)) is None:
             self._refuse_dropped(messages, tools, opening=True)
-            cached = self._tokens(self._render(messages, tools, generate=True), files)
+            text = self._render(messages, tools, generate=True)
+            _refuse_unseen(messages, text)
+            cached = self._tokens(text, files)
             self._remember(key, cached)
         return cached
 
@@ -358,7 +360,7 @@ class ChatRenderer:
         return self.tokenizer.apply_chat_template(messages, **self.options, **fixed)
 
     def _render(self, messages: list[Message], tools: list[dict[str, Any]] | None, generate: bool) -> str:
-        messages = self.traits.write(_with_arguments(messages, _read))
+        messages = self.traits.write(_with_arguments(_with_texts(messages), _read))
         try:
             return self._apply(messages, tools, generate)
         except Exception as error:
@@ -536,6 +538,27 @@ def called_names(message: Message) -> dict[str, str]:
     return {
         str(call.get("id", "")): str(call["function"]["name"]) for call in message.get("tool_calls") or ()
     }
+
+
+def _refuse_unseen(messages: Sequence[Message], text: str) -> None:
+    """Raise `TemplateRefused` for a system message that a rendering has not: templates take one at a place that no
+    probe has, such as between two messages of the user, without a word."""
+    shown = " ".join(text.split())
+    for number, message in enumerate(messages, 1):
+        content = message.get("content")
+        if (
+            message.get("role") == "system"
+            and isinstance(content, str)
+            and " ".join(content.split()) not in shown
+        ):
+            raise TemplateRefused(
+                f"the chat template does not show the system message {content[:60]!r}, message {number}"
+            )
+
+
+def _with_texts(messages: list[Message]) -> list[Message]:
+    """Return messages whose content is a text or a list: some templates write null as "None"."""
+    return [{**one, "content": ""} if one.get("content", "") is None else one for one in messages]
 
 
 def _with_arguments(messages: list[Message], form: Callable[[Any], Any]) -> list[Message]:

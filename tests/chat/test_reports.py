@@ -2,6 +2,7 @@
 
 import pytest
 
+from asyncrl.chat.renderer import TemplateRefused
 from tests.chat.templates import with_template
 
 ITEMS = """\
@@ -64,3 +65,51 @@ def test_a_call_without_arguments_has_an_empty_object(renderer, arguments):
 def test_text_that_is_no_object_stays_as_it_is(renderer):
     made = with_template(renderer, AS_JSON, "<|im_end|>")
     assert '"arguments": "[1, 2]"}' in made.tokenizer.decode(made.opening(called("[1, 2]")))
+
+
+FIRST_SYSTEM = """\
+{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages if message.role in ('user', 'assistant', 'tool') %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content | string + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+"""Takes a system message at the beginning alone, and writes null as "None"."""
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "a"}, {"role": "system", "content": "be brief"}],
+        [
+            {"role": "user", "content": "a"},
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "b"},
+        ],
+        [
+            {"role": "system", "content": "be kind"},
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "a"},
+        ],
+    ],
+)
+def test_a_system_message_that_a_template_leaves_out_is_refused_wherever_it_stands(renderer, messages):
+    # Rapid-MLX#1765, conversations#197
+    made = with_template(renderer, FIRST_SYSTEM, "<|im_end|>")
+    with pytest.raises(TemplateRefused, match="system message"):
+        made.opening(messages)
+    assert "be brief" in made.tokenizer.decode(
+        made.opening([{"role": "system", "content": " be\n brief "}, {"role": "user", "content": "a"}])
+    ).replace("\n", "")
+
+
+def test_a_turn_without_text_is_not_written_as_none(renderer):
+    made = with_template(renderer, FIRST_SYSTEM, "<|im_end|>")
+    said = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "b"},
+    ]
+    assert "None" not in made.tokenizer.decode(made.opening(said))
