@@ -557,7 +557,15 @@ def _refuse_unseen(messages: Sequence[Message], text: str) -> None:
 
 
 def _with_texts(messages: list[Message]) -> list[Message]:
-    """Return messages whose content is a text or a list: some templates write null as "None"."""
+    """Return messages whose content is a text or a list: some templates write null as "None".
+
+    Raises `TemplateRefused` for a message of the system or the user without any: a turn or a result may be empty.
+    """
+    for number, one in enumerate(messages, 1):
+        if one.get("role") in ("system", "user") and one.get("content", "") is None:
+            raise TemplateRefused(
+                f"the chat template refuses the messages: message {number}, of the {one['role']}, has no content"
+            )
     return [{**one, "content": ""} if one.get("content", "") is None else one for one in messages]
 
 
