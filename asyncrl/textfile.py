@@ -156,14 +156,12 @@ def parse_lines(written: str | bytes) -> list[Any]:
 
 
 def _value(line: bytes, where: str) -> Any:
-    if instead := not_data(line):
-        raise InputError(f"{where}: {instead}")
     try:
         return loads(_decoded(line))
     except RecursionError:
         raise InputError(f"{where}: no JSON that can be read: nested too deeply") from None
     except ValueError as error:
-        raise InputError(f"{where}: no JSON: {error}") from error
+        raise InputError(f"{where}: {not_data(line) or f'no JSON: {error}'}") from error
 
 
 def _decoded(written: bytes) -> str:

@@ -543,14 +543,14 @@ def called_names(message: Message) -> dict[str, str]:
 def _refuse_unseen(messages: Sequence[Message], text: str) -> None:
     """Raise `TemplateRefused` for a system message that a rendering has not: templates take one at a place that no
     probe has, such as between two messages of the user, without a word."""
-    shown = " ".join(text.split())
-    for number, message in enumerate(messages, 1):
-        content = message.get("content")
-        if (
-            message.get("role") == "system"
-            and isinstance(content, str)
-            and " ".join(content.split()) not in shown
-        ):
+    systems = [
+        (number, one["content"])
+        for number, one in enumerate(messages, 1)
+        if one.get("role") == "system" and isinstance(one.get("content"), str)
+    ]
+    shown = " ".join(text.split()) if systems else ""
+    for number, content in systems:
+        if " ".join(content.split()) not in shown:
             raise TemplateRefused(
                 f"the chat template does not show the system message {content[:60]!r}, message {number}"
             )

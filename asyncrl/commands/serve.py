@@ -199,9 +199,10 @@ def run(args: argparse.Namespace) -> int:
         out = exhausted(error)
         if out is None or (out is not DISK and isinstance(error, ConfigError)):
             raise
-        advice = advice_for(error) or out.cause
         if out is DISK:
             advice = f"{disk_problem(error)}; a restart does not help until there is room"
+        else:
+            advice = advice_for(error) or out.cause
         # The log may be on the same disk, and there may be no memory for it.
         with contextlib.suppress(OSError, MemoryError):
             traceback.print_exc()
