@@ -19,6 +19,10 @@ from asyncrl.sandbox.remote.stream_process import StreamProcess
 # Init of a container: reaps orphans, and continues when a sweep kills its child.
 INIT = ["/bin/sh", "-c", "trap : CHLD; while :; do sleep 3600 & wait $!; done"]
 SWEEP = ["/bin/sh", "-c", "kill -9 -1"]
+# An engine may lose the output of a program that leaves input unread when it ends: Podman stops forwarding at once when
+# its monitor closes the connection. So what is left is read after the program, which has no part in it.
+READ_THE_REST = '"$@"; status=$?; cat >/dev/null; exit $status'
+READ_BY_LENGTH = f'n=$1; shift; head -c "$n" | {{ {READ_THE_REST}; }}'
 GRACE_S = 10.0
 PROBE_TIMEOUT_S = 120.0
 Take = Callable[[bool, bytes], None]
@@ -142,8 +146,9 @@ class ContainerSandbox(ShellFiles):
         started = time.monotonic()
         flooded = asyncio.Event()
         output = BoundedOutput(max_output_bytes, flooded.set)
-        if stdin and not self.half_close:
-            argv = ["/bin/sh", "-c", 'n=$1; shift; head -c "$n" | "$@"', "sh", str(len(stdin)), *argv]
+        if stdin:
+            script = [READ_THE_REST, "sh"] if self.half_close else [READ_BY_LENGTH, "sh", str(len(stdin))]
+            argv = ["/bin/sh", "-c", *script, *argv]
         self._running += 1
         try:
             attachment = await self._open(argv, env, cwd, bool(stdin), timeout_s)
