@@ -43,7 +43,7 @@ LAYERS = [
         "helper_process",
     },
     {"algo"},
-    {"config_sections", "extensions"},
+    {"config_sections", "extensions"},  # What `asyncrl/extensions/` has beside its folders.
     {"conflicts", "rows"},
     {"config_checks"},
     {"config"},
@@ -55,6 +55,7 @@ LAYERS = [
     {"gateway"},
     {"harness"},
     {"services"},
+    {"extensions/"},
     {"launch"},
     {"plan", "study"},
     {"simulation"},
@@ -88,6 +89,9 @@ ROOMS = {
     ],
 }
 """The folders of a part, and its modules beside them, from the bottom up."""
+EXTENSIONS = ROOT / "asyncrl" / "extensions"
+STANDS_ON = {"extensions/sleep": {"offload"}, "study": {"curriculum"}}
+"""Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
 ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
@@ -104,7 +108,6 @@ KINDS = {
                 "health",
                 "concurrency",
                 "retrying",
-                "sleep",
                 "speculation",
                 "numerics",
                 "kv_offload",
@@ -123,19 +126,17 @@ KINDS = {
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
     "node": {"registry": "service"},
-    "outer": dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
+    "outer": {
+        **dict.fromkeys(("protocol", "tensors"), "messages"),
+        **dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
+    },
     "rollout": {"judge_client": "client", "agents": "service"},
-    "swarm": {"store": "service"},
+    "swarm": {"protocol": "messages", "store": "service"},
     "trainer": dict.fromkeys(
         (
-            "exchanging",
-            "exploiting",
             "heartbeat",
-            "memory_turns",
             "publisher",
             "recorder",
-            "scorers",
-            "shared_rollouts",
             "transports",
             "weight_source",
         ),
@@ -149,7 +150,17 @@ def modules():
     for folder, prefix in (("asyncrl", ""), ("services", "services/"), ("envs", "envs/")):
         for path in (ROOT / folder).rglob("*.py"):
             relative = prefix + str(path.relative_to(ROOT / folder))
-            yield relative.split("/")[0].removesuffix(".py"), path
+            yield part_of(relative.removesuffix(".py").split("/")), path
+
+
+def part_of(names):
+    """Return the part of a module below `asyncrl`; the folder of an extension is one."""
+    in_folder = names[0] == "extensions" and len(names) > 1 and (EXTENSIONS / names[1]).is_dir()
+    return f"extensions/{names[1]}" if in_folder else names[0]
+
+
+def rank(part):
+    return RANK["extensions/" if part.startswith("extensions/") else part]
 
 
 @functools.cache
@@ -178,8 +189,8 @@ def test_imports_point_down_only():
     wrong = []
     for part, path in modules():
         for name in imported(path):
-            top, _, rest = name.partition(".")
-            target = rest.split(".")[0]
+            top, *rest = name.split(".")
+            target = part_of(rest) if rest else ""
             if top != "asyncrl" or not target or target == part:
                 continue
             if part == "envs":
@@ -187,7 +198,9 @@ def test_imports_point_down_only():
             elif target == "envs":
                 allowed = False
             else:
-                allowed = RANK[target] < RANK[part] or {part, target} <= LAYERS[0]
+                allowed = rank(target) < rank(part) or {part, target} <= LAYERS[0]
+            if target.startswith("extensions/"):
+                allowed = target.removeprefix("extensions/") in STANDS_ON.get(part, ())
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
@@ -239,14 +252,17 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
                 for name in (
                     "accumulated",
                     "deepspeed_engine",
-                    "offload",
                     "optimizers",
                     "pieces",
                     "sequence_parallel",
                 )
-            },
+            }
+            | {"asyncrl/extensions/offload/memory.py"},
         ),
-        ("vllm", {"asyncrl/weights/vllm_*.py", "asyncrl/chat/vllm_parsers.py"}),
+        (
+            "vllm",
+            {"asyncrl/weights/vllm_*.py", "asyncrl/extensions/*/vllm_*.py", "asyncrl/chat/vllm_parsers.py"},
+        ),
         ("pickle", set()),
     ],
 )

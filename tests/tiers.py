@@ -23,7 +23,7 @@ SANDBOX = ("asyncrl/sandbox/",)
 PLAN = ("asyncrl/plan/", "asyncrl/simulation/")
 RUNS = (*TRAINER, *ROLLOUT, *ENGINE, *LAUNCH, *BUFFER)
 
-TWO_RANKS = (*TRAINER, "asyncrl/data/", "tests/ranks.py")
+TWO_RANKS = (*TRAINER, "asyncrl/extensions/", "asyncrl/data/", "tests/ranks.py")
 """What the tests stand on that ask for the fixture `two_ranks`."""
 AT_LENGTH: dict[str, tuple[str, ...]] = {
     # Pages but the README's: every block, as printed.
@@ -50,7 +50,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/test_lora_run.py": (*TRAINER, *ENGINE),
     "tests/test_extras.py": (*TRAINER, *ROLLOUT, "asyncrl/data/"),
     "tests/test_curriculum_run.py": (*BUFFER, "asyncrl/algo/curation/"),
-    "tests/test_exploiter_run.py": (*TRAINER, *ROLLOUT),
+    "tests/extensions/league/test_exploiter_run.py": ("asyncrl/extensions/league/", *TRAINER, *ROLLOUT),
     "tests/test_large_models_run.py": (*TRAINER, *ENGINE),
     "tests/test_collective_run.py": (*TRAINER, *ENGINE),
     "tests/test_shared_engine.py": (*ENGINE, *LAUNCH),
@@ -67,7 +67,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/engine/test_engine_lora.py": ENGINE,
     "tests/services/engine/test_engine_machines.py": ENGINE,
     "tests/services/engine/test_kv_offload.py": ENGINE,
-    "tests/services/engine/test_sleep.py": ENGINE,
+    "tests/extensions/sleep/test_switch.py": ("asyncrl/extensions/sleep/", *ENGINE),
     "tests/services/engine/test_speculation.py": ENGINE,
     "tests/services/outer/": ("services/outer/", *TRAINER),
     "tests/services/swarm/": ("services/swarm/", *TRAINER),
@@ -92,6 +92,7 @@ SEAMS = (
     "asyncrl/buffer/lease_hooks.py",
     "asyncrl/data/token_extras/",
     "asyncrl/conflicts/protocol.py",
+    "asyncrl/extensions/table.py",
     "tests/conftest.py",
     "requirements/",
 )

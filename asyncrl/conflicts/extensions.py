@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
-from asyncrl.extensions import TRAINER_CALLBACKS, extension_problems
+from asyncrl.extensions.installed import TRAINER_CALLBACKS, extension_problems
 
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:

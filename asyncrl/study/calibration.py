@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.buffer.hooks.proposals import Calibration
+from asyncrl.extensions.curriculum.lease_hook import Calibration
 from asyncrl.study.study_file import Study, StudyRun
 
 Made = list[tuple[StudyRun, dict[str, Any]]]

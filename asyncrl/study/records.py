@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from asyncrl.buffer.hooks.proposals import predictions
 from asyncrl.buffer.replica import LEDGER
 from asyncrl.errors import InputError
+from asyncrl.extensions.curriculum.lease_hook import predictions
 from asyncrl.launch.evaluation.periodic_evaluation import read_evals
 from asyncrl.run.metrics import read_metrics
 from asyncrl.study.study_file import Study, StudyRun

@@ -11,10 +11,10 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from asyncrl.config_sections import LoraConfig
-from asyncrl.import_path import load_object
+from asyncrl.extensions.table import Row, merged
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.vllm_addresses import Addresses
 from asyncrl.weights.vllm_hooks import EngineHook
@@ -30,39 +30,31 @@ LORA, POLICIES = "ASYNCRL_LORA", "ASYNCRL_POLICIES"
 """Environment variables: the run's adapter as JSON, and those of further policies by their names."""
 
 
-class Capability(NamedTuple):
-    """One that has a hook."""
-
-    asked: Callable[[Mapping[str, str]], bool]
-    """Whether the environment asks for it."""
-    hook: str
-    """The import path of its `EngineHook`."""
-
-
-def _always(env: Mapping[str, str]) -> bool:
-    return True
-
-
-CAPABILITIES = (
-    Capability(_always, "asyncrl.weights.transports.delta.engine:Deltas"),
-    Capability(_always, "asyncrl.weights.transports.collective.engine:CollectiveWeights"),
-    Capability(_always, "asyncrl.weights.transports.http.engine:HttpWeights"),
-    Capability(_always, "asyncrl.weights.transports.nixl.engine:NixlWeights"),
-    Capability(lambda env: int(env.get(MACHINES) or 1) > 1, "asyncrl.weights.vllm_machines:OtherMachines"),
-    Capability(_always, "asyncrl.weights.vllm_prefixes:KeptCache"),
-    Capability(lambda env: KEEP_SAMPLED in env, "asyncrl.weights.vllm_interruptions:Interruptions"),
-    Capability(_always, "asyncrl.weights.vllm_sleep:Sleep"),
-    Capability(_always, "asyncrl.weights.vllm_images:Images"),
-    Capability(_always, "asyncrl.weights.vllm_speculation:Speculation"),
-    Capability(lambda env: RECORD_STATES in env, "asyncrl.weights.vllm_commitments:Commitments"),
-    Capability(lambda env: RECORD_EXPERTS in env, "asyncrl.weights.vllm_experts:RecordedExperts"),
+CORE = (
+    Row(path="asyncrl.weights.transports.delta.engine:Deltas", place=10),
+    Row(path="asyncrl.weights.transports.collective.engine:CollectiveWeights", place=11),
+    Row(path="asyncrl.weights.transports.http.engine:HttpWeights", place=12),
+    Row(path="asyncrl.weights.transports.nixl.engine:NixlWeights", place=13),
+    Row(
+        path="asyncrl.weights.vllm_machines:OtherMachines",
+        asked=(MACHINES,),
+        unless={MACHINES: "1"},
+        place=20,
+    ),
+    Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
+    Row(path="asyncrl.weights.vllm_interruptions:Interruptions", asked=(KEEP_SAMPLED,), place=40),
+    Row(path="asyncrl.weights.vllm_images:Images", place=80),
+    Row(path="asyncrl.weights.vllm_speculation:Speculation", place=81),
+    Row(path="asyncrl.weights.vllm_commitments:Commitments", asked=(RECORD_STATES,), place=82),
+    Row(path="asyncrl.weights.vllm_experts:RecordedExperts", asked=(RECORD_EXPERTS,), place=83),
 )
-"""In the order in which the hooks are called."""
+CAPABILITIES = merged("engine_hooks", CORE)
+"""In the order in which the hooks are called. What asks for one is the environment."""
 
 
 def hooks_of(env: Mapping[str, str] = os.environ) -> list[Callable[[Served], EngineHook]]:
     """Return what makes the hooks of a policy, all but its loader."""
-    return [load_object("engine", one.hook) for one in CAPABILITIES if one.asked(env)]
+    return [one.load() for one in CAPABILITIES if one.wanted(env)]
 
 
 def served_from_environment(env: Mapping[str, str] = os.environ) -> Addresses:

@@ -162,7 +162,7 @@ MODULES = (
     "asyncrl.weights.vllm_plugin",
     "asyncrl.weights.vllm_receiver",
     "asyncrl.weights.vllm_routes",
-    "asyncrl.weights.vllm_sleep",
+    "asyncrl.extensions.sleep.vllm_sleep",
     "asyncrl.weights.vllm_speculation",
 )
 """What the roles import of asyncrl, with all that these import."""

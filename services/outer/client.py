@@ -14,8 +14,8 @@ from asyncrl.data.codec import pack
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.services.http.client import HttpClient
 from asyncrl.services.outer.messages import PART_BYTES
-from asyncrl.weights.outer_service import Fetched, Joined, Sent
-from asyncrl.weights.outer_tensors import Shapes
+from asyncrl.services.outer.protocol import Fetched, Joined, Sent
+from asyncrl.services.outer.tensors import Shapes
 
 T = TypeVar("T")
 CALL_S = 120.0

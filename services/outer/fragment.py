@@ -29,7 +29,7 @@ from asyncrl.disk import sync
 from asyncrl.errors import ConflictError
 from asyncrl.jsonfile import read_json
 from asyncrl.services.outer.messages import Terms
-from asyncrl.weights.outer_tensors import WHOLE_BITS, decode, encode
+from asyncrl.services.outer.tensors import WHOLE_BITS, decode, encode
 
 log = logging.getLogger("asyncrl.outer")
 

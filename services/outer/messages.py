@@ -1,4 +1,4 @@
-"""What members tell the outer optimizer's service. Values travel in bodies of `asyncrl.weights.outer_tensors`."""
+"""What members tell the outer optimizer's service. Values travel in bodies of `asyncrl.services.outer.tensors`."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ from asyncrl.services.outer.fragment import (
 from asyncrl.services.outer.mean import MeanFragment
 from asyncrl.services.outer.messages import FromMember, Join, Look, Part, Put, Read, Terms
 from asyncrl.services.outer.pairs import PairFragment
+from asyncrl.services.outer.tensors import WHOLE_BITS, body_bytes, decode
 from asyncrl.weights.chunks import file_checksum
-from asyncrl.weights.outer_tensors import WHOLE_BITS, body_bytes, decode
 
 log = logging.getLogger("asyncrl.outer")
 

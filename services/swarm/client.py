@@ -11,7 +11,7 @@ from asyncrl.data.codec import pack
 from asyncrl.errors import InputError
 from asyncrl.services.http.client import HttpClient
 from asyncrl.services.swarm.messages import MAX_GROUP_BYTES, MAX_GROUPS
-from asyncrl.train.features.swarm_pool import Arrived, Fetched
+from asyncrl.services.swarm.protocol import Arrived, Fetched
 
 CALL_S = 30.0
 """The time limit of one call over a slow link."""

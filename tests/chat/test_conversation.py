@@ -10,11 +10,11 @@ from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
+from asyncrl.extensions.league.next_states import note_next_states
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
-from asyncrl.rollout.strategies.next_states import note_next_states
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 

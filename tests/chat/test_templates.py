@@ -8,11 +8,11 @@ import pytest
 from asyncrl.chat.renderer import Limits, TemplateRefused
 from asyncrl.chat.tool_calls import parse_llama, parse_mistral
 from asyncrl.env.protocol import Action, Env, Step, ToolCall
+from asyncrl.extensions.hints.strategy import Hints
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
-from asyncrl.rollout.strategies.hints import Hints
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.chat.templates import LLAMA_31, MISTRAL, THINKING, with_template

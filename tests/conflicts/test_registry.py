@@ -9,6 +9,7 @@ import pytest
 
 import asyncrl.conflicts
 from asyncrl.conflicts import registry
+from asyncrl.extensions.table import FOLDER, rows
 from tests.conflicts.features import SETTINGS, problems, with_features
 
 REFUSED = json.loads(Path(__file__).with_name("refused.json").read_text())
@@ -40,4 +41,9 @@ def test_every_file_of_a_feature_is_asked():
     files = {module.name for module in pkgutil.iter_modules(asyncrl.conflicts.__path__)} - NO_FEATURES
     asked = {name for name in files if getattr(registry, name).CONFLICTS in registry.FEATURES}
     assert asked == files
-    assert len(registry.FEATURES) == len(files)
+    of_extensions = {row.path for row in rows("conflicts")}
+    assert of_extensions == {
+        f"asyncrl.extensions.{file.parent.name}.{file.stem}:CONFLICTS"
+        for file in FOLDER.glob("*/*conflicts.py")
+    }
+    assert len(registry.FEATURES) == len(files) + len(of_extensions)

@@ -14,8 +14,8 @@ from asyncrl.env.protocol import Action
 from asyncrl.env.registry import load_env
 from asyncrl.envs.mix.env import Mix, read_parts
 from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.extensions.hints.strategy import hint
 from asyncrl.launch.tasks.plans import plan_tasks
-from asyncrl.rollout.strategies.hints import hint
 from asyncrl.types import Task
 from tests.scripts import load_script
 

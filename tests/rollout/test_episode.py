@@ -10,11 +10,11 @@ from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.data.transcript import read_transcript
 from asyncrl.env.protocol import Env, Step
 from asyncrl.errors import AgentError, InfrastructureError
+from asyncrl.extensions.branches.strategy import Branches
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.player import EpisodeRequest
-from asyncrl.rollout.strategies.branches import Branches
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
 

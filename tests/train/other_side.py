@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from asyncrl.extensions.league.minimax import MainCritic, MinimaxReward
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
-from asyncrl.train.features.minimax import MainCritic, MinimaxReward
 from asyncrl.train.parts.critic import CRITIC, load_critic
 from asyncrl.train.step.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.step.step_settings import StepSettings

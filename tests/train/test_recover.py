@@ -11,17 +11,17 @@ from safetensors.torch import load_file
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.curation.swarm import Terms
 from asyncrl.algo.objective import build_objective
-from asyncrl.buffer.hooks.proposals import Proposals, add_pool
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError
+from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
+from asyncrl.extensions.sft_phase.trainer import SftPhase, SftPhaseSettings
+from asyncrl.extensions.swarm.pool import Arrived, Fetched, Quota, Swarm, SwarmPool
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.services.swarm.messages import Fetch, Publish
 from asyncrl.services.swarm.store import Store
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
-from asyncrl.train.features.sft_phase import SftPhase, SftPhaseSettings
-from asyncrl.train.features.swarm_pool import Arrived, Fetched, Quota, Swarm, SwarmPool
 from asyncrl.train.loop.callbacks import Recording, TrainerCallback
 from asyncrl.train.loop.configured import configured
 from asyncrl.train.loop.recover import recover

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from asyncrl.errors import DeadlineError, StaleError, UnavailableError
+from asyncrl.extensions.league.exploiter import Exploiter, Exploiting
 from asyncrl.run.checkpoints import MARKER, complete_checkpoints
 from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
-from asyncrl.train.features.exploiter import Exploiter, Exploiting
 from asyncrl.train.loop.callback_context import TrainerArguments
 from asyncrl.train.loop.callbacks import Recording, TrainerCallback, Verdict
 from asyncrl.train.loop.schedule import settle

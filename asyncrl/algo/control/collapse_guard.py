@@ -23,6 +23,7 @@ the constants were chosen by. The guard is this project's own, not from a public
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -231,3 +232,13 @@ def state_of(values: Mapping[str, Any]) -> GuardState:
     best = None if values["best"] is None else Window(**values["best"])
     given_up = tuple((a, b) for a, b in values["given_up"])
     return GuardState(**{**values, "recent": recent, "best": best, "given_up": given_up})
+
+
+NAME = "guard"
+"""The name of the guard's state among a checkpoint's callbacks."""
+
+
+def saved_scale(states: Mapping[str, Any]) -> float:
+    """Return by what the guard of a checkpoint's callbacks multiplies the learning rate. states: by their names."""
+    saved = states.get(NAME)
+    return state_of(json.loads(saved["state"])).scale if saved is not None else 1.0

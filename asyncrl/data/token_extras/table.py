@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Collector, Kind, Tokens
 from asyncrl.errors import InputError
-from asyncrl.import_path import load_object
-from asyncrl.types import COMMITMENTS, EXPERTS, IMAGES, NEXT_STATES, Group
+from asyncrl.extensions.table import Row, merged
+from asyncrl.types import COMMITMENTS, EXPERTS, IMAGES, Group
 
-
-class Row(NamedTuple):
-    """A kind in the table."""
-
-    path: str
-    """The import path of its class."""
-    fields: tuple[str, ...]
-    """Its fields of a trajectory's wire form, of which an engine reports those that it knows under the same names."""
-
-
-ROWS = {
-    EXPERTS: Row("asyncrl.data.token_extras.experts:Experts", (EXPERTS,)),
-    IMAGES: Row("asyncrl.data.token_extras.images:Images", (IMAGES, "image_files")),
-    COMMITMENTS: Row("asyncrl.data.token_extras.commitments:Commitments", (COMMITMENTS,)),
-    NEXT_STATES: Row("asyncrl.data.token_extras.next_states:NextStatesKind", (NEXT_STATES,)),
-}
+CORE = (
+    Row(name=EXPERTS, path="asyncrl.data.token_extras.experts:Experts", fields=(EXPERTS,)),
+    Row(name=IMAGES, path="asyncrl.data.token_extras.images:Images", fields=(IMAGES, "image_files")),
+    Row(name=COMMITMENTS, path="asyncrl.data.token_extras.commitments:Commitments", fields=(COMMITMENTS,)),
+)
+ROWS = {row.name: row for row in merged("token_extras", CORE)}
+"""By the name of each kind. Of a row's `fields` of the wire form an engine reports those that it knows under the same
+names."""
 
 
 class _Kinds(Mapping[str, Kind]):
@@ -53,7 +45,7 @@ class _Kinds(Mapping[str, Kind]):
 
 @functools.cache
 def _kind(name: str) -> Kind:
-    made: Kind = load_object("token_extras", ROWS[name].path)()
+    made: Kind = ROWS[name].load()()
     return made
 
 

@@ -1,4 +1,4 @@
-"""Optional ways to train a model, as its engine sees them: a table of parts, each beside what it is about.
+"""Optional ways to train a model, as its engine sees them: a table of parts.
 
 A part is made of the training section alone, so that a prediction of memory has the same settings. Nothing is imported
 of a part that is not asked for.
@@ -6,14 +6,13 @@ of a part that is not asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asyncrl.config import TrainConfig
-from asyncrl.import_path import load_object
+from asyncrl.extensions.table import Row, merged
 from asyncrl.train.engine.pieces import Part, whole_shape
 
 
@@ -68,26 +67,17 @@ class EnginePart:
         return None
 
 
-class Row(NamedTuple):
-    """A part of the table."""
-
-    asked: Callable[[TrainConfig], bool]
-    part: str
-    """The import path of its `EnginePart`."""
-
-
-PARTS = (
+CORE = (
     # Always, since it also ends what an earlier engine of the process has begun.
-    Row(lambda train: True, "asyncrl.train.engine.sequence_parallel:SequenceParallel"),
-    Row(lambda train: train.tensor_parallel > 1, "asyncrl.train.engine.tensor_parallel:TensorParallel"),
-    Row(lambda train: train.offload != "none", "asyncrl.train.engine.offload_files:Offloaded"),
+    Row(path="asyncrl.train.engine.sequence_parallel:SequenceParallel", place=10),
 )
+PARTS = merged("engine_parts", CORE)
 """In the order in which they are called."""
 
 
 def parts_of(train: TrainConfig) -> list[EnginePart]:
     """Return the parts that a training section asks for."""
-    return [load_object("train", row.part)(train) for row in PARTS if row.asked(train)]
+    return [row.load()(train) for row in PARTS if row.wanted(train)]
 
 
 def layout_of(parts: list[EnginePart], module: nn.Module) -> Layout:

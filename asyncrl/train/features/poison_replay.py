@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from asyncrl.algo.control.collapse_guard import saved_scale
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, unpack
@@ -19,7 +20,6 @@ from asyncrl.errors import InputError
 from asyncrl.train.checkpoint.nested_state import join
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import STEPS, WholeTensors, load_state
-from asyncrl.train.features.collapse_guard import saved_scale
 from asyncrl.train.features.poison import ENGINES
 from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
 from asyncrl.train.step.controls import make_controls, scheduled_rate

@@ -1,7 +1,8 @@
 """Log-probabilities under the version that sampled each token, which the proximal form `snapshot` reads.
 
 Three ways give the same numbers: copies of the weights here (`Snapshots`), a process of its own
-(`asyncrl.train.parts.old_policy`), and an interruption of the engines (`asyncrl.train.features.scored_versions`).
+(`asyncrl.train.parts.old_policy`), and an interruption of the engines
+(`asyncrl.extensions.old_policy.scored_versions`).
 """
 
 from __future__ import annotations
@@ -145,13 +146,15 @@ def snapshots(context: PartContext) -> PastVersions:
     """Return the part of a run, as `train.old_policy` says. A collective."""
     config, given = context.config, context.arguments
     if config.train.old_policy == "interrupt":
-        scored = load_object("train.old_policy", "asyncrl.train.features.scored_versions:ScoredVersions")
+        scored = load_object(
+            "train.old_policy", "asyncrl.extensions.old_policy.scored_versions:ScoredVersions"
+        )
         kept: PastVersions = scored(config.buffer.max_staleness)
         return kept
     if given is not None and given.old_policy:
-        made: PastVersions = load_object("train.old_policy", "asyncrl.services.trainer.scorers:old_policies")(
-            config, given
-        )
+        made: PastVersions = load_object(
+            "train.old_policy", "asyncrl.extensions.old_policy.trainer:old_policies"
+        )(config, given)
         return made
     copy = load_copy(config, context.model).to(context.engine.device)
     return Snapshots(copy, config.buffer.max_staleness)

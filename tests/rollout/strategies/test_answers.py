@@ -13,7 +13,7 @@ from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.strategies.answers import Answers, answer_ids
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Status, Task
-from tests.rollout.strategies.test_branches import ENV, Walker
+from tests.extensions.branches.test_strategy import ENV, Walker
 
 
 def run(renderer, task):

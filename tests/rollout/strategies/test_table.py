@@ -18,9 +18,9 @@ from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.table import STRATEGIES, configured
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Opponent, Status, Task
-from tests.rollout.strategies.test_branches import ENV
-from tests.rollout.strategies.test_examples import WAY
-from tests.rollout.strategies.test_opponents import SLOT, Buffer
+from tests.extensions.branches.test_strategy import ENV
+from tests.extensions.curriculum.test_strategy import WAY
+from tests.extensions.league.test_strategy import SLOT, Buffer
 
 VERSION, LOGP, SIZE = 3, -0.5, 3
 MINIMAL = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
@@ -28,7 +28,7 @@ SETTINGS = {
     "policies": {},
     "opponents": {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}},
     "answers": {"algo": {"advantage": {"name": "igpo"}}},
-    "examples": {},
+    "examples": {"curriculum": {"name": "xrpo"}},
     "greedy": {"algo": {"advantage": {"name": "remax"}}},
     "hints": {"rollout": {"hinted": 1}},
     "branches": {"rollout": {"branches": 2}},
@@ -77,7 +77,7 @@ def runner_of(name, renderer, voice, envs=None):
     parts = WorkerParts(
         config, voice, renderer.assistant, make_player, policies if name == "policies" else ()
     )
-    strategy = STRATEGIES[name](parts)
+    strategy = STRATEGIES[name].load()(parts)
     assert type(strategy) in map(type, configured(parts))
     return EpisodeGroupRunner(make_player(1.0), [strategy])
 
@@ -167,15 +167,15 @@ def test_groups_at_once_do_not_mix(name, renderer):
     assert len(set(asked)) == len(asked)
 
 
-def test_a_plain_run_has_no_strategy_but_what_its_leases_ask_for(renderer):
+def test_a_plain_run_has_no_strategy(renderer):
     parts = WorkerParts(parse_config(MINIMAL), Voice(renderer), renderer.assistant, lambda temperature: None)
-    assert [type(one).__name__ for one in configured(parts)] == ["Examples"]
+    assert configured(parts) == ()
 
 
 def test_where_an_agent_plays_no_episode_is_given_its_first_turns():
     sections = {"rollout": {"hinted": 1, "branches": 1}}
     parts = WorkerParts(parse_config({**MINIMAL, **sections}), None, None, None, (), agent=True)
-    assert [type(one).__name__ for one in configured(parts)] == ["Examples"]
+    assert configured(parts) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 
 from asyncrl.algo.curation.curricula import factory
 from asyncrl.buffer.body_files import LARGE_BYTES
-from asyncrl.buffer.hooks.proposals import Proposals
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import (
     ConfigError,
@@ -24,6 +23,7 @@ from asyncrl.errors import (
     StorageError,
     UnavailableError,
 )
+from asyncrl.extensions.curriculum.lease_hook import Proposals
 from asyncrl.services.buffer import client as client_module
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
 from asyncrl.services.buffer.hook_client import add_pool

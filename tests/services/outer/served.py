@@ -6,7 +6,7 @@ from asyncrl.config_sections import OuterConfig
 from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.outer.rounds import Rounds
 from asyncrl.services.outer.service import create_outer_app
-from asyncrl.weights.outer_tensors import decode, encode
+from asyncrl.services.outer.tensors import decode, encode
 from tests.app_thread import AppThread
 from tests.credentials import RUN
 

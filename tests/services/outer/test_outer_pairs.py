@@ -12,7 +12,7 @@ import xxhash
 
 from asyncrl.services.outer.messages import FromMember, Join, Part, Put, Terms
 from asyncrl.services.outer.rounds import Rounds
-from asyncrl.weights.outer_tensors import decode, encode
+from asyncrl.services.outer.tensors import decode, encode
 from tests.services.outer.served import SHAPES, A, B, C, Clock, Served, weights, whole
 
 D = "d" * 32

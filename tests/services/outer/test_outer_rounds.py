@@ -5,7 +5,7 @@ import pytest
 
 from asyncrl.errors import ConfigError, ConflictError, InputError, UnavailableError
 from asyncrl.services.outer.rounds import FOUNDER_S, Rounds
-from asyncrl.weights.outer_tensors import decode, encode
+from asyncrl.services.outer.tensors import decode, encode
 from tests.credentials import RUN
 from tests.services.outer.served import SHAPES, A, B, C, Served, weights, whole
 

@@ -8,12 +8,12 @@ import pytest
 from asyncrl.algo.curation.swarm import MAX_GROUP_BYTES, Terms
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import ConfigError, InputError, UnavailableError
+from asyncrl.extensions.swarm.pool import Quota, SwarmPool
+from asyncrl.extensions.swarm.trainer import check_token
 from asyncrl.services.swarm.client import SwarmClient
 from asyncrl.services.swarm.messages import MAX_GROUPS
 from asyncrl.services.swarm.service import create_swarm_app
 from asyncrl.services.swarm.store import Store
-from asyncrl.services.trainer.shared_rollouts import check_token
-from asyncrl.train.features.swarm_pool import Quota, SwarmPool
 from tests.app_thread import AppThread
 from tests.credentials import RUN
 from tests.train.factories import group
@@ -154,9 +154,7 @@ def test_a_steps_groups_reach_others_but_the_poisoned_ones_and_those_that_are_to
     giving = pool(a)
     giving.trained([plain("t1"), plain("t2"), plain("t3", [0.0, 1.0] * 8)], 0, ["g-t2"])
     assert giving.version == 1
-    monkeypatch.setattr(
-        "asyncrl.train.features.swarm_pool.MAX_GROUP_BYTES", len(encode_group(plain("t1"))) + 100
-    )
+    monkeypatch.setattr("asyncrl.extensions.swarm.pool.MAX_GROUP_BYTES", len(encode_group(plain("t1"))) + 100)
     giving.trained([plain("t4"), plain("t5", [0.0, 1.0] * 8)], 1)
     giving.exchange()
     assert (giving.counts["published"], giving.counts["too_large"]) == (3, 1)

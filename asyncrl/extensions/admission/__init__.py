@@ -1,0 +1,1 @@
+"""The buffer decides how many groups it admits beyond a batch."""

@@ -1,0 +1,1 @@
+"""Episodes that branch where the policy was uncertain."""

@@ -1,0 +1,1 @@
+"""A run that collapses goes back to a checkpoint."""

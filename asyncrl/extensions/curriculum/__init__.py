@@ -1,0 +1,1 @@
+"""A curriculum chooses the tasks."""

@@ -1,0 +1,27 @@
+"""The buffer's route for a curriculum: the tasks that it chooses among."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+
+from asyncrl.buffer.ledger import Ledger
+from asyncrl.data.codec import task_from_map
+from asyncrl.services.buffer import messages
+from asyncrl.services.buffer.messages import documented, read
+
+
+def add_routes(app: FastAPI, ledger: Ledger, changed: Callable[[], None]) -> None:
+    """Add the route. changed: lets those look again who wait for a lease."""
+
+    @app.post("/v1/pool", openapi_extra=documented(messages.AddPool))
+    async def pool(request: Request) -> dict[str, int]:
+        """Give the curriculum the tasks it chooses among."""
+        from asyncrl.extensions.curriculum.lease_hook import add_pool
+
+        body = await read(request, messages.AddPool)
+        tasks = [task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)]
+        added = add_pool(ledger, tasks, body.total)
+        changed()
+        return {"added": added}

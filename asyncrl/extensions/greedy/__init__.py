@@ -1,0 +1,1 @@
+"""A greedy episode as the baseline of a group."""

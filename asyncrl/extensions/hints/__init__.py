@@ -1,0 +1,1 @@
+"""Episodes that are given their first turns."""

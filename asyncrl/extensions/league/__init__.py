@@ -1,0 +1,1 @@
+"""Opponents: past versions of the policy, and an exploiter."""

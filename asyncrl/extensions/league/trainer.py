@@ -1,0 +1,49 @@
+"""An exploiter's trainer: what it tells the policy that it is trained against, and reads of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from asyncrl.algo.objective import Objective
+from asyncrl.config import Config, load_config, parse_config
+from asyncrl.extensions.league.exploiter import Exploiter, Exploiting
+from asyncrl.extensions.league.minimax import Minimax, MinimaxReward, load_minimax
+from asyncrl.services.buffer.client import BufferClientSync
+from asyncrl.services.buffer.hook_client import join_opponents
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.loop.callback_context import CallbackContext
+
+
+def exploiting(context: CallbackContext) -> Exploiting:
+    """Return the callback of an exploiter."""
+    config, given = context.config, context.arguments
+    exploiter = Exploiter(given.exploits, config.opponents.size)
+    if not context.first:
+        return Exploiting(exploiter, lambda _: None, False)
+    bearer = given.credentials.bearer("buffer")
+    main = BufferClientSync(given.main_buffer, bearer, config.buffer_outage_s)
+    return Exploiting(exploiter, partial(join_opponents, main), True)
+
+
+def minimax(context: CallbackContext) -> Minimax | None:
+    """Return the callback of an exploiter that the main policy's critic rewards; None where the game does.
+
+    A collective.
+    """
+    given = context.arguments
+    reward = open_minimax(context.config, context.objective, context.engine, given.folder, given.model)
+    return Minimax(reward) if reward is not None else None
+
+
+def open_minimax(
+    config: Config, objective: Objective, engine: TrainEngine, folder: Path, model: str
+) -> MinimaxReward | None:
+    """Return what rewards the turns of an exploiter, whose run folder it is; None where the game does. A collective."""
+    # Other ranks may be on machines that have no folder of the main policy.
+    run, name = folder.parent.parent, folder.name
+    found = engine.on_first(lambda: [name, load_config(run / "config.json").model_dump(mode="json")])
+    main = parse_config(found[1], "the main policy's configuration", strict=False)
+    if not main.policies[found[0]].minimax:
+        return None
+    return load_minimax(config, objective, main, run / "checkpoints", model)

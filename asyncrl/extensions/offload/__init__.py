@@ -1,0 +1,1 @@
+"""Weights and optimizer outside of the GPU."""

@@ -1,0 +1,1 @@
+"""Log-probabilities under the version that sampled a token, computed again."""

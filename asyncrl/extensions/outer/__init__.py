@@ -1,0 +1,1 @@
+"""Several runs train one policy and exchange what they learn."""

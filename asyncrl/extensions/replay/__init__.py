@@ -1,0 +1,1 @@
+"""Earlier groups, and earlier successes, trained again."""

@@ -1,0 +1,1 @@
+"""Unfinished groups start over when a version is committed."""

@@ -1,0 +1,1 @@
+"""Supervised passes between the steps."""

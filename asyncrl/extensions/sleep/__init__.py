@@ -1,0 +1,1 @@
+"""Trainer and engines use the same memory by turns."""

@@ -1,0 +1,1 @@
+"""Runs share groups with each other."""

@@ -1,0 +1,129 @@
+"""The capabilities that come along, and what each adds to a run: the `extension.toml` of every folder beside this file.
+
+    [[trainer_callbacks]]
+    path = "trainer:exchanging"      what is loaded, relative to the folder
+    place = 40                       the lower, the earlier it is called
+    asked = ["config.outer.url"]     keys that must all be true of what the seam asks with
+    absent = ["config.population"]   keys that must all be false
+    when = { "config.x" = "y" }      keys that must all have these values
+    unless = { "config.x" = 1 }      keys none of which may have these values
+
+The name of a table is that of a seam. Each seam reads its rows here, and says with what they are asked. Nothing of a
+folder is imported before a run asks for it: these files are data. Torch-free.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConfigError
+from asyncrl.import_path import load_object
+
+FOLDER = Path(__file__).parent
+FILE = "extension.toml"
+SEAMS = frozenset(
+    {
+        "conflicts",
+        "trainer_callbacks",
+        "engine_parts",
+        "strategies",
+        "lease_hooks",
+        "ledger_hooks",
+        "buffer_routes",
+        "token_extras",
+        "engine_hooks",
+    }
+)
+"""The tables that a file may have. Where each is read stands in `docs/architecture.md`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one extension adds at one seam."""
+
+    extension: str = ""
+    """The folder; empty for what belongs to every run."""
+    path: str
+    """The import path of what is loaded."""
+    name: str = ""
+    """Its name there, the extension's where it has none of its own."""
+    place: int = 50
+    prepare: str = ""
+    """The import path of what is called before any rank loads a model (trainer callbacks)."""
+    asked: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    when: Mapping[str, Any] = field(default_factory=dict)
+    unless: Mapping[str, Any] = field(default_factory=dict)
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Which roles may call which of its routes, besides the launcher (buffer routes)."""
+    fields: tuple[str, ...] = ()
+    """Its fields of a trajectory's wire form (token extras)."""
+
+    def wanted(self, given: Any) -> bool:
+        """Return whether a run asks for it. given: what the seam asks with.
+
+        Raises `AttributeError` for a key that is not there.
+        """
+        return (
+            all(value_at(given, key) for key in self.asked)
+            and not any(value_at(given, key) for key in self.absent)
+            and all(value_at(given, key) == value for key, value in self.when.items())
+            and not any(value_at(given, key) == value for key, value in self.unless.items())
+        )
+
+    def load(self) -> Any:
+        """Return what its import path names. Raises `ConfigError`."""
+        return load_object(f"extensions.{self.extension or self.name}", self.path)
+
+
+def value_at(given: Any, key: str) -> Any:
+    """Return what a dotted key leads to: through attributes, keys of mappings, and whether a set has a name."""
+    for name in key.split("."):
+        if isinstance(given, Mapping):
+            given = given.get(name)
+        elif isinstance(given, Set):
+            given = name in given
+        else:
+            given = getattr(given, name)
+    return given
+
+
+def merged(seam: str, core: Iterable[Row]) -> tuple[Row, ...]:
+    """Return a seam's own rows and those of the extensions, in the order in which they are called."""
+    return tuple(sorted((*core, *rows(seam)), key=lambda row: row.place))
+
+
+@functools.cache
+def rows(seam: str) -> tuple[Row, ...]:
+    """Return what the extensions add at a seam, in the order in which it is called. Raises `ConfigError`."""
+    assert seam in SEAMS, seam
+    return tuple(sorted(_read(seam), key=lambda row: (row.place, row.extension)))
+
+
+def _read(seam: str) -> Iterator[Row]:
+    for folder in sorted(FOLDER.glob(f"*/{FILE}")):
+        for table in _tables(folder).get(seam, ()):
+            yield _row(folder.parent.name, dict(table))
+
+
+@functools.cache
+def _tables(file: Path) -> Mapping[str, Any]:
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    if unknown := tables.keys() - SEAMS - {"title", "page"}:
+        raise ConfigError(f"{file}: unknown key {min(unknown)!r}; there are title, page and {sorted(SEAMS)}")
+    return tables
+
+
+def _row(extension: str, table: dict[str, Any]) -> Row:
+    for key in {"path", "prepare"} & table.keys():
+        table[key] = f"{__package__}.{extension}.{table[key]}"
+    for key in {"asked", "absent", "fields"} & table.keys():
+        table[key] = tuple(table[key])
+    if "roles" in table:
+        table["roles"] = {call: tuple(roles) for call, roles in table["roles"].items()}
+    return Row(extension=extension, name=table.pop("name", extension), **table)

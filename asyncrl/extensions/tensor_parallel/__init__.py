@@ -1,0 +1,1 @@
+"""Layers divided over ranks of the trainer."""

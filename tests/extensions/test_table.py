@@ -1,0 +1,130 @@
+"""Every extension's file can be read, its paths lead somewhere, and a plain run asks for none of them."""
+
+import ast
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+
+from asyncrl.algo.objective import build_objective
+from asyncrl.algo.settings import needed, resolve_settings
+from asyncrl.buffer.hooks.configured import LeaseContext
+from asyncrl.buffer.ledger_settings import LedgerSettings
+from asyncrl.config import parse_config
+from asyncrl.errors import ConfigError
+from asyncrl.extensions import table
+from asyncrl.extensions.table import FILE, FOLDER, SEAMS, Row, merged, rows, value_at
+
+ROOT = FOLDER.parent.parent
+NAMES = sorted(file.parent.name for file in FOLDER.glob(f"*/{FILE}"))
+ROWS = [(seam, row) for seam in sorted(SEAMS) for row in rows(seam)]
+PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": {"preset": "grpo"}})
+
+
+def asked_with(config):
+    """Return what each seam asks with."""
+    settings = resolve_settings(config.algo)
+    run = SimpleNamespace(
+        config=config, objective=build_objective(config.algo), arguments=SimpleNamespace(exploits=0)
+    )
+    return {
+        "trainer_callbacks": run,
+        "engine_parts": config.train,
+        "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
+        "lease_hooks": LeaseContext(config, None),
+        "ledger_hooks": LedgerSettings.of(config, 0),
+    }
+
+
+def test_every_folder_is_an_extension_with_a_title_and_a_page():
+    assert {path.name for path in FOLDER.iterdir() if path.is_dir()} - {"__pycache__"} == set(NAMES)
+    for name in NAMES:
+        found = tomllib.loads((FOLDER / name / FILE).read_text())
+        assert found["title"] and (ROOT / found["page"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("seam", "row"), ROWS, ids=[f"{row.extension}-{seam}-{row.path.rpartition('.')[2]}" for seam, row in ROWS]
+)
+def test_every_import_path_leads_to_a_name_of_the_extensions_own_folder(seam, row):
+    for path in filter(None, (row.path, row.prepare)):
+        module, _, name = path.partition(":")
+        assert module.startswith(f"asyncrl.extensions.{row.extension}.")
+        body = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()).body
+        given = {getattr(node, "name", "") for node in body}
+        given |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets}
+        assert name in given
+
+
+@pytest.mark.parametrize("seam", asked_with(PLAIN))
+def test_a_plain_run_asks_for_no_extension(seam):
+    assert [row.extension for row in rows(seam) if row.wanted(asked_with(PLAIN)[seam])] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "seam", "extension"),
+    [
+        ({"outer": {"url": "http://o"}}, "trainer_callbacks", "outer"),
+        ({"swarm": {"url": "http://s"}}, "trainer_callbacks", "swarm"),
+        ({"placement": {"sleep": True}}, "trainer_callbacks", "sleep"),
+        ({"train": {"old_policy": "interrupt"}}, "trainer_callbacks", "old_policy"),
+        ({"train": {"collapse_guard": True}}, "trainer_callbacks", "collapse_guard"),
+        ({"train": {"replay_groups": 1}}, "trainer_callbacks", "replay"),
+        ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "trainer_callbacks", "league"),
+        ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "strategies", "league"),
+        ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "lease_hooks", "league"),
+        ({"algo": {"advantage": {"name": "remax"}}}, "strategies", "greedy"),
+        ({"rollout": {"hinted": 1}}, "strategies", "hints"),
+        ({"rollout": {"branches": 2}}, "strategies", "branches"),
+        ({"curriculum": {"name": "xrpo"}}, "strategies", "curriculum"),
+        ({"train": {"tensor_parallel": 2}}, "engine_parts", "tensor_parallel"),
+        ({"train": {"offload": "optimizer"}}, "engine_parts", "offload"),
+        ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),
+    ],
+)
+def test_a_run_that_configures_an_extension_has_it(settings, seam, extension):
+    config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, **settings})
+    assert [row.extension for row in rows(seam) if row.wanted(asked_with(config)[seam])] == [extension]
+
+
+def test_a_guard_watches_no_run_with_opponents():
+    both = {
+        "opponents": {"choose": "uniform"},
+        "lora": {"rank": 4},
+        "train": {"collapse_guard": True},
+    }
+    config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, **both})
+    run = asked_with(config)["trainer_callbacks"]
+    assert [row.extension for row in rows("trainer_callbacks") if row.wanted(run)] == ["league"]
+
+
+def test_rows_are_called_by_their_place():
+    own = (Row(path="m:first", place=-1), Row(path="m:last", place=1000))
+    found = merged("trainer_callbacks", own)
+    assert (found[0], found[-1]) == own
+    assert [row.place for row in found] == sorted(row.place for row in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("a.b", 1), ("a.c", None), ("names.x", True), ("names.y", False), ("object.path", "p")]
+)
+def test_a_key_leads_through_mappings_sets_and_attributes(key, value):
+    given = SimpleNamespace(a={"b": 1}, names=frozenset({"x"}), object=SimpleNamespace(path="p"))
+    assert value_at(given, key) == value
+
+
+def test_a_key_that_is_not_there_is_a_crash():
+    with pytest.raises(AttributeError):
+        Row(path="m:f", asked=("config.nothing",)).wanted(SimpleNamespace(config=PLAIN))
+
+
+def test_a_file_with_an_unknown_seam_is_refused_by_its_key(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / FILE).write_text('title = "t"\n[[trainer_callback]]\npath = "m:f"\n')
+    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    table.rows.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match="unknown key 'trainer_callback'"):
+            table.rows("conflicts")
+    finally:
+        table.rows.cache_clear()
