@@ -18,6 +18,7 @@ from asyncrl.extensions.table import FILE, FOLDER, SEAMS, Row, merged, rows, val
 ROOT = FOLDER.parent.parent
 NAMES = sorted(file.parent.name for file in FOLDER.glob(f"*/{FILE}"))
 ROWS = [(seam, row) for seam in sorted(SEAMS) for row in rows(seam)]
+SLEEP = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}, "buffer": {"max_staleness": 0}}
 PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": {"preset": "grpo"}})
 
 
@@ -66,7 +67,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
     [
         ({"outer": {"url": "http://o"}}, "trainer_callbacks", "outer"),
         ({"swarm": {"url": "http://s"}}, "trainer_callbacks", "swarm"),
-        ({"placement": {"sleep": True}}, "trainer_callbacks", "sleep"),
+        (SLEEP, "trainer_callbacks", "sleep"),
         ({"train": {"old_policy": "interrupt"}}, "trainer_callbacks", "old_policy"),
         ({"train": {"collapse_guard": True}}, "trainer_callbacks", "collapse_guard"),
         ({"train": {"replay_groups": 1}}, "trainer_callbacks", "replay"),
@@ -77,8 +78,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"rollout": {"hinted": 1}}, "strategies", "hints"),
         ({"rollout": {"branches": 2}}, "strategies", "branches"),
         ({"curriculum": {"name": "xrpo"}}, "strategies", "curriculum"),
-        ({"train": {"tensor_parallel": 2}}, "engine_parts", "tensor_parallel"),
-        ({"train": {"offload": "optimizer"}}, "engine_parts", "offload"),
+        ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
+        ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),
     ],
 )

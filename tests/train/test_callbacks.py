@@ -63,7 +63,7 @@ def test_a_recipe_has_the_callbacks_that_its_settings_ask_for_and_other_ranks_th
     assert names(False, **every) == ["sft_phase"]
 
 
-@pytest.mark.parametrize("path", sorted({p for one in FEATURES for p in (one.factory, one.prepare) if p}))
+@pytest.mark.parametrize("path", sorted({p for one in FEATURES for p in (one.path, one.prepare) if p}))
 def test_every_feature_of_the_table_has_its_factory(path):
     assert callable(load_object("trainer", path))
 
@@ -87,7 +87,12 @@ def test_no_callback_hides_a_call_of_the_loop_behind_a_value_of_its_own():
         name for name, value in vars(TrainerCallback).items() if callable(value) and not name.startswith("__")
     }
     assert {"trained", "batch", "after_step"} <= calls
-    for file in [*(ROOT / "asyncrl" / "train").glob("*.py"), *(ROOT / "services" / "trainer").glob("*.py")]:
+    files = [
+        file
+        for folder in ("asyncrl/train", "asyncrl/extensions", "services/trainer")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
+    for file in files:
         for made in ast.walk(ast.parse(file.read_text())):
             if isinstance(made, ast.ClassDef) and any(
                 isinstance(base, ast.Name) and base.id == "TrainerCallback" for base in made.bases

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from asyncrl.config import TrainConfig
-from asyncrl.import_path import load_object
 from asyncrl.train.engine.deepspeed_engine import deepspeed_config
 from asyncrl.train.engine.engine_parts import PARTS, EnginePart, Layout, layout_of, parts_of
 
@@ -32,7 +31,7 @@ def test_a_section_has_the_parts_that_it_asks_for_and_their_ranks_compute_rows_t
 
 
 def test_every_part_of_the_table_is_one():
-    assert all(issubclass(load_object("train", row.part), EnginePart) for row in PARTS)
+    assert all(issubclass(row.load(), EnginePart) for row in PARTS)
 
 
 def test_settings_of_a_part_join_those_that_every_engine_has():

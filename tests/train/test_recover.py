@@ -17,9 +17,10 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
 from asyncrl.extensions.sft_phase.trainer import SftPhase, SftPhaseSettings
-from asyncrl.extensions.swarm.pool import Arrived, Fetched, Quota, Swarm, SwarmPool
+from asyncrl.extensions.swarm.pool import Quota, Swarm, SwarmPool
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.services.swarm.messages import Fetch, Publish
+from asyncrl.services.swarm.protocol import Arrived, Fetched
 from asyncrl.services.swarm.store import Store
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.loop.callbacks import Recording, TrainerCallback

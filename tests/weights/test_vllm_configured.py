@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.import_path import load_object
 from asyncrl.weights.vllm_addresses import Address, Addresses, address_of
 from asyncrl.weights.vllm_configured import CAPABILITIES, LORA, POLICIES, hooks_of, served_from_environment
 from asyncrl.weights.vllm_hooks import EngineHook, having
@@ -53,9 +52,9 @@ def test_a_flag_of_the_engine_brings_its_hook_and_no_other(tmp_path, asked, hook
 def test_every_hook_of_the_table_has_a_say_in_something():
     methods = [name for name in vars(EngineHook) if not name.startswith("__")]
     for one in CAPABILITIES:
-        hook = load_object("engine", one.hook)
+        hook = one.load()
         assert issubclass(hook, EngineHook)
-        assert any(getattr(hook, name) is not getattr(EngineHook, name) for name in methods), one.hook
+        assert any(getattr(hook, name) is not getattr(EngineHook, name) for name in methods), one.path
 
 
 def test_only_hooks_that_override_a_method_are_called_for_it(tmp_path):
