@@ -7,6 +7,7 @@ rendered as what the template adds *after* an assistant turn, and only those ids
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -37,6 +38,8 @@ _USER = {"role": "user", "content": "?"}
 _MARK = "asyncrlmark"
 """Content of a stand-in assistant turn, found again in the rendered text; lengthened where messages hold it."""
 _THINK, _END_THINK = "<think>", "</think>"
+MOST_PROMPTS = 32
+"""Turns of an episode whose prompts are rendered afresh to count forks."""
 _WRITTEN_IN_HISTORY = {"<|return|>": "<|end|>"}
 """What a template writes for a stop token once more follows the turn: gpt-oss's."""
 CACHE_BYTES = 64 * 2**20
@@ -324,15 +327,24 @@ class ChatRenderer:
         sampled: list[str],
         tools: list[dict[str, Any]] | None,
     ) -> int:
-        """Count the forks of any template by rendering every prompt."""
-        forks, expected, following = 0, "", iter(sampled)
-        for i, message in enumerate(messages):
-            if i < num_opening or message["role"] != "assistant":
-                continue
-            prompt = self._try_render(messages[:i], tools, generate=True)
-            forks += prompt is None or not prompt.startswith(expected)
-            expected = (prompt or "") + next(following)
-        return forks
+        """Count the forks of any template by rendering the prompts of `MOST_PROMPTS` turns and of those before them.
+
+        Longer episodes are taken to fork elsewhere as often as at these turns, which are spread over all of them:
+        rendering every prompt would take time by the square of their number.
+        """
+        places = [i for i in range(num_opening, len(messages)) if messages[i]["role"] == "assistant"]
+
+        @functools.lru_cache(maxsize=2)
+        def prompt(turn: int) -> str | None:
+            return self._try_render(messages[: places[turn]], tools, generate=True)
+
+        def forks(turn: int) -> bool:
+            expected = (prompt(turn - 1) or "") + sampled[turn - 1] if turn else ""
+            return (found := prompt(turn)) is None or not found.startswith(expected)
+
+        looked_at = min(len(places), MOST_PROMPTS)
+        found = sum(forks(k * len(places) // looked_at) for k in range(looked_at))
+        return round(found * len(places) / looked_at) if looked_at else 0
 
     def _recall(self, key: bytes) -> np.ndarray | None:
         if (cached := self._cache.get(key)) is not None:

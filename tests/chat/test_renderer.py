@@ -169,19 +169,23 @@ def test_turns_that_a_template_would_write_otherwise_fork_the_next_prompt(render
     assert renderer._forks_in_prompts(parsed, 1, said, None) == forks
 
 
+class Counting:
+    """A tokenizer that counts the messages it renders."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.rendered = tokenizer, 0
+        self.eos_token_id, self.eos_token = tokenizer.eos_token_id, tokenizer.eos_token
+
+    def apply_chat_template(self, conversation, **options):
+        self.rendered += len(conversation)
+        return self.tokenizer.apply_chat_template(conversation, **options)
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+
 def test_the_history_of_a_template_that_appends_is_not_rendered_once_for_every_turn(renderer):
-    class Counting:
-        eos_token_id, eos_token = renderer.tokenizer.eos_token_id, renderer.tokenizer.eos_token
-        rendered = 0
-
-        def apply_chat_template(self, conversation, **options):
-            self.rendered += len(conversation)
-            return renderer.tokenizer.apply_chat_template(conversation, **options)
-
-        def __getattr__(self, name):
-            return getattr(renderer.tokenizer, name)
-
-    tokenizer = Counting()
+    tokenizer = Counting(renderer.tokenizer)
     counting = ChatRenderer(tokenizer)
     messages = [ASKED, *[PLAIN, ASKED] * 50, PLAIN]
     ids, turns = sampled_episode(counting, messages, 1)
@@ -189,6 +193,21 @@ def test_the_history_of_a_template_that_appends_is_not_rendered_once_for_every_t
     tokenizer.rendered = 0
     assert counting.compare_history(ids, parsed, 1, turns) == (False, 1)
     assert tokenizer.rendered < 3 * len(messages)
+
+
+def test_a_template_that_rewrites_history_costs_twice_as_much_for_twice_as_many_turns(reasoning):
+    def rendered(num_turns):
+        tokenizer = Counting(reasoning.tokenizer)
+        counting = ChatRenderer(tokenizer)
+        messages = [ASKED, *[THOUGHT, ASKED] * (num_turns - 1), THOUGHT]
+        ids, turns = sampled_episode(counting, messages, 1)
+        tokenizer.rendered = 0
+        matches, forks = counting.compare_history(ids, messages, 1, turns)
+        # The first of the prompts that are looked at follows no turn.
+        assert not matches and forks == pytest.approx(num_turns - 1, rel=0.05)
+        return tokenizer.rendered
+
+    assert rendered(200) == pytest.approx(2 * rendered(100), rel=0.1)
 
 
 def test_the_tokens_of_an_episode_keep_the_reasoning_that_the_template_would_drop(reasoning):
