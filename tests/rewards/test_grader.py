@@ -1,10 +1,12 @@
 """The process that compares expressions: what hangs or kills it costs nobody else, and never becomes a 0 unseen."""
 
 import asyncio
+import concurrent.futures
 import signal
 
 import pytest
 
+from asyncrl.rewards.answers import grader_main
 from asyncrl.rewards.answers.grader import GRADERS, Graders
 from asyncrl.rewards.protocol import NotJudged
 
@@ -68,6 +70,92 @@ def test_a_verdict_that_was_cut_is_not_judged(monkeypatch):
     assert graders.equal("42", r"2^{2^{2}}") is False, "an answer that is a computation is wrong instead"
     assert graders.equal("42", "42") is True, "what needs no grader is judged"
     graders.close()
+
+
+LONG = (
+    r"(x+1)^{999}(x+2)^{999}",
+    "+".join(rf"\sin({k}x)" for k in range(1, 40)),
+    "".join(rf"\frac{{x+{k}}}{{x-{k}}}" for k in range(1, 14)),
+    "+".join(f"a_{{{k}}}b_{{{k}}}" for k in range(60)),
+    r"\sin(\cos(\tan(\sin(\cos(\tan(\sin(\cos(x))))))))",
+    "x^{99}+x^{98}+x^{97}<3",
+)
+"""Answers that nobody can simplify, solve or even read within the limits of one comparison."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gold", ["x+1", "x<3", "y=2x+3"])
+def test_an_answer_is_no_way_to_an_episode_that_is_not_judged(gold):
+    async def judged(answer):
+        try:
+            return await GRADERS.judge(gold, answer)
+        except NotJudged as error:
+            # That of the machine, where it gives a comparison next to none.
+            return "got no CPU time" not in str(error)
+
+    async def whole():
+        return await asyncio.gather(*(judged(answer) for answer in LONG))
+
+    assert asyncio.run(whole()) == [False] * len(LONG)
+
+
+def test_what_ends_a_comparison_says_whose_doing_it_was():
+    killed, limit = signal.SIGKILL, signal.SIGPROF
+    assert grader_main._verdict(b"GACtrue", 0, 0.1, False) == "true"
+    assert grader_main._verdict(b"GA", limit, 3.0, False) == "own", "the answer alone took all of it"
+    assert grader_main._verdict(b"G", limit, 3.0, False) == "cut", "so did the gold"
+    assert grader_main._verdict(b"GAC", limit, 3.0, False) == "cut", "and the two together"
+    assert grader_main._verdict(b"GA", 0, 0.1, False) == "own", "out of memory, before its time was over"
+    assert grader_main._verdict(b"GA", killed, 1.0, True) == "own", "its time was over, and much was spent"
+    assert grader_main._verdict(b"GA", killed, 0.1, True) == "late", "the machine gave it none"
+    assert grader_main._verdict(b"GA", killed, 0.1, False) == "killed", "the machine has no memory"
+
+
+def test_a_comparison_that_the_machine_kills_is_not_judged():
+    graders = Graders()
+    assert graders.equal("x+1", "1+x") is True
+    graders._submit = lambda ask, op="": _done("killed")
+    with pytest.raises(NotJudged, match="was killed by somebody else: not judged"):
+        graders.equal("x+1", "1+x")
+    graders._submit = lambda ask, op="": _done("own")
+    assert graders.equal("x+1", "1+x") is False
+    graders.close()
+
+
+def _done(verdict):
+    future = concurrent.futures.Future()
+    future.set_result(verdict)
+    return future
+
+
+SAME = [
+    (r"\sin^2(x)", r"1-\cos^2(x)"),
+    (r"\frac{x^2-1}{x-1}", "x+1"),
+    ("(x+1)^3", "x^3+3x^2+3x+1"),
+    (r"\sqrt{1/n}", r"\frac{1}{\sqrt{n}}"),
+    ("10^{-30}x", "x 10^{-30}"),
+    ("y=2x+3", "4x-2y+6=0"),
+    (r"\log(x)+1", r"1+\log(x)"),
+    ("x<3", "3>x"),
+]
+OTHER = [
+    (r"\sqrt{x^2}", "x"),
+    ("x+1", "x+1.0001"),
+    ("y=2x+3", "y=2x+3.001"),
+    ("10^{-30}x", "2x 10^{-30}"),
+    ("x<3", r"x \le 3"),
+    ("x<3", "x<4"),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer"), SAME)
+def test_what_is_equal_everywhere_has_the_same_values_at_points(gold, answer):
+    assert GRADERS.equal(gold, answer) is True
+
+
+@pytest.mark.parametrize(("gold", "answer"), OTHER)
+def test_what_differs_is_told_apart_with_points_and_without(gold, answer):
+    assert GRADERS.equal(gold, answer) is False
 
 
 def test_a_grader_that_does_not_start_judges_nothing(monkeypatch):

@@ -31,11 +31,16 @@ SILENT_S = 120.0
 hangs. It is ended, and what it was asked is not judged."""
 WATCH_S = 5.0
 SLOTS = max(2, usable_cpus())
+REASONS = {
+    "cut": "was cut off by its limits",
+    "killed": "was killed by somebody else",
+    "late": "got no CPU time",
+}
 MISSING = "the math grader did not start; is math-verify installed (pip install math-verify)?"
 
 _UNDONE = re.compile(
     r"!|\\(?:i*int|oint|sum|prod|lim|binom|dbinom|tbinom|choose|bigcup|bigcap|cdots|ldots)(?![A-Za-z])|"
-    r"\^\s?\{?[^{}^]{0,40}\^|\^\s?\{?\s?\d{4,}|\^\s?\{?\s?\(|(?:\\sqrt\s?(?:\[[^\]]{0,5}\])?\s?\{?[^{}]{0,10}){8,}"
+    r"\^\s?\{[^{}^]{0,40}\^|\^\s?\w+\s?\^|\^\s?\{?\s?\d{4,}|\^\s?\{?\s?\(|(?:\\sqrt\s?(?:\[[^\]]{0,5}\])?\s?\{?[^{}]{0,10}){8,}"
 )
 """What leaves a computation to the reader: powers of powers, factorials, sums, integrals, roots of roots of roots."""
 
@@ -85,7 +90,7 @@ class Graders:
 
     def _settled(self, gold: str, answer: str, wanted: Any, verdicts: dict[Ask, str]) -> bool:
         known = {
-            ask: {"true": True, "false": False, "unread": False}.get(verdict)
+            ask: {"true": True, "false": False, "own": False, "unread": False}.get(verdict)
             for ask, verdict in verdicts.items()
         }
         if (outcome := settle(wanted, known)) is not None:
@@ -96,7 +101,7 @@ class Graders:
                 known[ask] = False
         if (outcome := settle(wanted, known)) is not None:
             return outcome
-        reason = "was cut off by its limits" if "cut" in verdicts.values() else "got no CPU time"
+        reason = next((REASONS[verdict] for verdict in REASONS if verdict in verdicts.values()), "failed")
         raise NotJudged(f"the comparison of answer {answer[:200]!r} with {gold[:200]!r} {reason}: not judged")
 
     def _submit(self, ask: Ask, op: str = "") -> concurrent.futures.Future[str]:

@@ -2,11 +2,12 @@
 
     PYTHON -P asyncrl/rewards/answers/grader_main.py SLOTS
 
-Reads JSON lines `{"id", "op", "gold", "answer", "patient"}` and writes `{"id", "verdict"}`: "true", "false", "cut" (it
-took all the CPU time or memory that one comparison has), "late" (it had no CPU time for long), "unread" (the gold could
-not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has everything imported. One that
-needs longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is worth that (`patient`), so
-that hanging ones cost the others little.
+Reads JSON lines `{"id", "op", "gold", "answer", "patient"}` and writes `{"id", "verdict"}`: "true", "false", "own" (all
+the CPU time or memory that one comparison has went into the answer alone), "cut" (into the gold, or into comparing the
+two), "late" (it had no CPU time for long), "killed" (by somebody else, as where the machine has no memory left),
+"unread" (the gold could not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has
+everything imported. One that needs longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is
+worth that (`patient`), so that hanging ones cost the others little.
 This file imports nothing of asyncrl.
 """
 
@@ -21,11 +22,14 @@ import selectors
 import signal
 import sys
 import time
+import zlib
+from collections.abc import Callable
 from typing import Any
 
-QUICK_S, WHOLE_S = 1, 3
+QUICK_S, WHOLE_S = 0.5, 3.0
 """CPU seconds of the first and of the second try."""
-WALL_S = 25.0
+WALL_S = 20.0
+"""From the start of the first try: less than a step of an environment has."""
 MEMORY_BYTES = 1024**3
 """Beyond what the server itself has."""
 TOLERANCE = 1e-6
@@ -38,18 +42,24 @@ WARM = (
     (r"\begin{pmatrix}1\\2\end{pmatrix}", "y=2x+3"),
 )
 DIGITS = 60
+STAGES = {b"G": "cut", b"A": "own", b"C": "cut"}
+"""What a comparison is at, and so what it is where it ends there: the gold, the answer, both."""
 
 
-def compared(op: str, gold: str, answer: str) -> str:
-    """Return the verdict on two expressions in LaTeX."""
+def compared(op: str, gold: str, answer: str, enter: Callable[[bytes], Any] = lambda stage: None) -> str:
+    """Return the verdict on two expressions in LaTeX. `enter` is told each stage of the work."""
     left = _parsed(gold)
     if left is None:
         return "unread"
     if op == "read":
         return "true"
+    _alone(left)
+    enter(b"A")
     right = _parsed(answer)
     if right is None:
         return "false"
+    _alone(right)
+    enter(b"C")
     if op == "close":
         return "true" if _close(left, right, 1e-2) else "false"
     return "true" if _equal(left, right) else "false"
@@ -85,6 +95,23 @@ def _targets() -> list[Any]:
     ]
 
 
+def _alone(value: Any) -> None:
+    """Do with one expression what comparing it takes, so that one that takes too long is found out by itself."""
+    import sympy
+
+    if isinstance(value, sympy.Expr):
+        value = _exact(value).doit()
+        if value.free_symbols:
+            _values(value)
+        else:
+            sympy.N(value, DIGITS)
+    elif isinstance(value, sympy.Eq):
+        _alone(value.lhs - value.rhs)
+    elif (members := _members(value)) is not None:
+        for member in members:
+            _alone(member)
+
+
 def _equal(gold: Any, answer: Any) -> bool:
     import sympy
     from math_verify import verify
@@ -110,6 +137,8 @@ def _equal(gold: Any, answer: Any) -> bool:
         return _same_equation(gold, answer)
     special = (Relational, sympy.Set, sympy.MatrixBase, sympy.Tuple, sympy.logic.boolalg.Boolean)
     if isinstance(gold, special) or isinstance(answer, special):
+        if _hold_elsewhere(gold, answer):
+            return False
         return bool(verify([gold], [answer], float_rounding=12, numeric_precision=30, timeout_seconds=None))
     return _same_value(gold, answer)
 
@@ -160,10 +189,69 @@ def _same_value(gold: Any, answer: Any) -> bool:
         return _same_number(gold, answer)
     if bool(gold.free_symbols) != bool(answer.free_symbols):
         return False
+    if _differ(_values(gold), _values(answer)):
+        return False
     difference = gold - answer
     if sympy.simplify(difference) == 0 or sympy.expand(difference) == 0:
         return True
     return _same_where_real(gold, answer)
+
+
+POINTS = 2
+
+
+def _values(value: Any) -> list[Any]:
+    """Return the values of an expression at some positive points, which are the same for every expression; None for
+    one that is no number."""
+    import sympy
+
+    found: list[Any] = []
+    for point in range(POINTS):
+        known = {
+            symbol: sympy.Rational(7 + zlib.crc32(f"{symbol}{point}".encode()) % 997, 503)
+            for symbol in value.free_symbols
+        }
+        try:
+            number = sympy.N(value.xreplace(known), 20)
+            found.append(number if number.is_number and number.is_finite else None)
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
+            found.append(None)
+    return found
+
+
+def _differ(left: list[Any], right: list[Any]) -> bool:
+    """Return True if two expressions have clearly different values somewhere. They are told apart so without
+    simplifying them, which may take for ever."""
+    return any(
+        one is not None and other is not None and _apart(one, other)
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def _apart(one: Any, other: Any) -> bool:
+    return bool(abs(one - other) > TOLERANCE * max(abs(one), abs(other), 1e-9))
+
+
+def _hold_elsewhere(gold: Any, answer: Any) -> bool:
+    """Return True for two conditions on one variable of which only one holds somewhere."""
+    import sympy
+    from sympy.core.relational import Relational
+
+    conditions = (Relational, sympy.logic.boolalg.Boolean)
+    if not (isinstance(gold, conditions) and isinstance(answer, conditions)):
+        return False
+    symbols = gold.free_symbols | answer.free_symbols
+    if len(symbols) != 1 or any(isinstance(one, sympy.Eq | sympy.Ne) for one in (gold, answer)):
+        return False
+    (symbol,) = symbols
+    for number in (-97, -13, -5, -2, -1, -0.4, 0.3, 1.1, 2.2, 3.3, 5.7, 11, 103):
+        try:
+            left, right = (one.subs(symbol, sympy.Float(number)) for one in (gold, answer))
+        except (ArithmeticError, TypeError, ValueError):
+            continue
+        if {left, right} == {sympy.true, sympy.false}:
+            return True
+    return False
 
 
 def _same_where_real(gold: Any, answer: Any) -> bool:
@@ -231,7 +319,13 @@ def _same_equation(gold: Any, answer: Any) -> bool:
     """Return True if two equations have the same solutions: one is a multiple of the other."""
     import sympy
 
-    left, right = sympy.expand(_exact(gold.lhs - gold.rhs)), sympy.expand(_exact(answer.lhs - answer.rhs))
+    left, right = _exact(gold.lhs - gold.rhs), _exact(answer.lhs - answer.rhs)
+    if left.free_symbols == right.free_symbols and left.free_symbols:
+        # The multiple is the same everywhere, whatever takes long to expand.
+        (one, more), (other, others) = _values(left), _values(right)
+        if None not in (one, more, other, others) and _apart(one * others, more * other):
+            return False
+    left, right = sympy.expand(left), sympy.expand(right)
     if left == 0 or right == 0:
         return bool(left == right)
     if left.free_symbols != right.free_symbols:
@@ -243,23 +337,29 @@ def _same_equation(gold: Any, answer: Any) -> bool:
     return bool(not ratio.free_symbols and ratio != 0 and ratio.is_finite)
 
 
-def _child(request: dict[str, Any], out: int, cpu_s: int) -> None:
-    """Judge one request in a fork and write the verdict's text."""
+def _child(request: dict[str, Any], out: int, cpu_s: float) -> None:
+    """Judge one request in a fork; write a byte at each stage, and the verdict's text."""
     with contextlib.suppress(BaseException):
         os.setpgid(0, 0)
-        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
         used = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
-        resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, used + cpu_s + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, (used + int(cpu_s) + 2,) * 2)
         with open("/proc/self/statm") as status:
             size = int(status.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_BYTES, size + MEMORY_BYTES))
         sys.setrecursionlimit(3000)
         sys.set_int_max_str_digits(0)
+
+        def enter(stage: bytes) -> None:
+            os.write(out, stage)
+
         try:
-            verdict = compared(request["op"], request["gold"], request["answer"])
+            enter(b"G")
+            verdict = compared(request["op"], request["gold"], request["answer"], enter)
         except (MemoryError, RecursionError):
-            verdict = "cut"
+            verdict = ""  # as where it is killed at its limit
         except Exception:
             # SymPy could not compare them; that is no sign of a limit.
             verdict = "false"
@@ -267,14 +367,34 @@ def _child(request: dict[str, Any], out: int, cpu_s: int) -> None:
     os._exit(0)
 
 
+def _verdict(said: bytes, status: int, cpu_s: float, late: bool) -> str:
+    """Return what became of a fork that wrote this, ended so and took so much CPU time."""
+    if text := said.lstrip(b"".join(STAGES)):
+        return text.decode()
+    if cpu_s < QUICK_S and (late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)):
+        return "late" if late else "killed"
+    return STAGES.get(said[-1:], "cut")
+
+
+@dataclasses.dataclass(slots=True)
+class Job:
+    """A fork at work."""
+
+    child: int
+    request: dict[str, Any]
+    attempt: int
+    said: bytes = b""
+
+
 class Server:
     """Runs the forks."""
 
     def __init__(self, slots: int) -> None:
-        self.slots = slots
+        # The long ones leave most of the processors to the others.
+        self.slots = (slots, max(1, slots // 2))
         self.waiting: list[collections.deque[dict[str, Any]]] = [collections.deque(), collections.deque()]
-        self.running: dict[int, tuple[int, dict[str, Any], int, float]] = {}
-        """By read end: process, request, try, deadline."""
+        self.running: dict[int, Job] = {}
+        """By read end."""
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> None:
@@ -284,7 +404,7 @@ class Server:
         while True:
             for key, _ in self.selector.select(1.0 if self.running else None):
                 if key.fd != 0:
-                    self._ended(key.fd)
+                    self._hear(key.fd)
                     continue
                 data = os.read(0, 1 << 16)
                 if not data:
@@ -292,19 +412,17 @@ class Server:
                 buffer += data
                 *lines, buffer = buffer.split(b"\n")
                 self.waiting[0].extend(json.loads(line) for line in lines)
-            now = time.monotonic()
-            for fd in [fd for fd, job in self.running.items() if job[3] < now]:
-                self._ended(fd, late=True)
+            self._give_up()
             for attempt in (0, 1):
-                busy = sum(job[2] == attempt for job in self.running.values())
-                while self.waiting[attempt] and busy < self.slots:
+                busy = sum(job.attempt == attempt for job in self.running.values())
+                while self.waiting[attempt] and busy < self.slots[attempt]:
                     self._start(self.waiting[attempt].popleft(), attempt)
                     busy += 1
 
     def stop(self) -> None:
-        for child, *_ in self.running.values():
+        for job in self.running.values():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+                os.kill(job.child, signal.SIGKILL)
 
     def _start(self, request: dict[str, Any], attempt: int) -> None:
         read_end, write_end = os.pipe()
@@ -312,21 +430,41 @@ class Server:
         if child == 0:
             _child(request, write_end, (QUICK_S, WHOLE_S)[attempt])
         os.close(write_end)
-        self.running[read_end] = child, request, attempt, time.monotonic() + WALL_S
+        request.setdefault("deadline", time.monotonic() + WALL_S)
+        self.running[read_end] = Job(child, request, attempt)
         self.selector.register(read_end, selectors.EVENT_READ)
 
+    def _hear(self, fd: int) -> None:
+        data = os.read(fd, 64)
+        self.running[fd].said += data
+        if not data:
+            self._ended(fd)
+
+    def _give_up(self) -> None:
+        """End what has had its time, and say of what waits for its second try what the first one found."""
+        now = time.monotonic()
+        for fd in [fd for fd, job in self.running.items() if job.request["deadline"] < now]:
+            self._ended(fd, late=True)
+        while self.waiting[1] and self.waiting[1][0]["deadline"] < now:
+            request = self.waiting[1].popleft()
+            self._answer(request, request["first"])
+
     def _ended(self, fd: int, late: bool = False) -> None:
-        child, request, attempt, _ = self.running.pop(fd)
+        job = self.running.pop(fd)
         self.selector.unregister(fd)
-        said = b"" if late else os.read(fd, 64)
+        if late:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(job.child, signal.SIGKILL)
+        _, status, usage = os.wait4(job.child, 0)
         os.close(fd)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        verdict = said.decode() or ("late" if late else "cut")
-        if verdict == "cut" and attempt == 0 and request["patient"]:
-            self.waiting[1].append(request)
+        verdict = _verdict(job.said, status, usage.ru_utime + usage.ru_stime, late)
+        if verdict in STAGES.values() and job.attempt == 0 and job.request["patient"] and not late:
+            job.request["first"] = verdict
+            self.waiting[1].append(job.request)
             return
+        self._answer(job.request, verdict)
+
+    def _answer(self, request: dict[str, Any], verdict: str) -> None:
         os.write(1, json.dumps({"id": request["id"], "verdict": verdict}).encode() + b"\n")
 
 
