@@ -137,11 +137,12 @@ def _sets(given: str) -> dict[str, str]:
 
 def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samples: int) -> int:
     from asyncrl.commands.eval_suite import any_under
-    from asyncrl.config import apply_override, load_config, parse_config
+    from asyncrl.config import apply_override, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
     from asyncrl.import_path import absolute, search_in
     from asyncrl.launch.checks.check import check_evaluation
     from asyncrl.launch.evaluation.evaluate import play_checkpoint, summarize
+    from asyncrl.launch.models.local_models import load_recipe
     from asyncrl.launch.train import describe
 
     fixed = [f"model.path={json.dumps(checkpoint)}"]
@@ -152,7 +153,7 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
     else:
         fixed += [f"env.name={json.dumps(absolute(args.env, Path.cwd()))}"]
     if args.recipe:
-        config = load_config(args.recipe, [*fixed, *args.overrides])
+        config = load_recipe(args.recipe, [*fixed, *args.overrides])
     else:
         data: dict[str, Any] = {
             "run": {"python_path": [str(Path.cwd())]},

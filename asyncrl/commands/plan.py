@@ -101,7 +101,6 @@ def _add_run(kinds: Any) -> None:
 
 def run_memory(args: argparse.Namespace) -> int:
     from asyncrl.launch.checks.check import check_recipe
-    from asyncrl.launch.models.local_models import with_local_models
     from asyncrl.plan.load import load_for_gpus
     from asyncrl.plan.machine import gpu_memory
     from asyncrl.plan.predict import Planner
@@ -113,7 +112,7 @@ def run_memory(args: argparse.Namespace) -> int:
     gpu = parse_size(args.gpu) if args.gpu else min(found, default=ASSUMED)
     if not args.gpu and not found:
         print("no GPU was found and --gpu was not given: 80 GiB are assumed", file=sys.stderr)
-    config = with_local_models(load_for_gpus(args.recipe, args.overrides))
+    config = load_for_gpus(args.recipe, args.overrides)
     check_recipe(config)
     planner = Planner(gpu, args.gpus or (len(found) if found and not args.gpu else 1))
     # What libraries say when they are imported is no part of the answer.
@@ -207,12 +206,12 @@ def _plan_gpus(args: argparse.Namespace) -> int:
 
 
 def _plan_as_recorded(args: argparse.Namespace) -> int:
-    from asyncrl.config import load_config
+    from asyncrl.launch.models.local_models import load_recipe
     from asyncrl.simulation.calibrate import calibrate
     from asyncrl.simulation.report import HEADER, outcome_json, outcome_text
     from asyncrl.simulation.search import SCHEDULES, try_layout, with_schedule
 
-    config = load_config(args.recipe, args.overrides)
+    config = load_recipe(args.recipe, args.overrides)
     found = calibrate(args.calibrate)
     print(
         f"calibrated on {args.calibrate}: {found.groups_per_hour:,.0f} groups/h measured, "

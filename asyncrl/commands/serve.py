@@ -278,6 +278,10 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
 
 def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -> int:
+    if args.model:
+        from asyncrl.launch.models.local_models import local_model
+
+        args.model = local_model("--model", args.model)
     if args.role == "policy":
         from asyncrl.launch.checks.check import check_model
         from asyncrl.launch.models.local_models import local_model
@@ -291,13 +295,12 @@ def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -
 
 def _config(args: argparse.Namespace) -> Config:
     if args.folder is not None:
-        path = args.folder / "config.json"
-        if not path.is_file():
+        if not (args.folder / "config.json").is_file():
             _no_run(args.folder)
-        return load_config(path)
+        return load_config(args.folder / "config.json")
     if args.recipe:
-        from asyncrl.launch.models.local_models import with_local_models
+        from asyncrl.launch.models.local_models import load_recipe
 
-        return with_local_models(load_config(args.recipe))
+        return load_recipe(args.recipe)
     model = args.model or args.checkpoint or "none"
     return Config.model_validate({"model": {"path": model}, "env": {"name": "gridworld"}})

@@ -57,11 +57,11 @@ def run(args: argparse.Namespace) -> int:
         _train(args.resume)
         return 0
     if args.resume is not None:
-        from asyncrl.run.folder import open_run
+        from asyncrl.launch.models.local_models import reopen_run
 
         # Without a model or recipe the first word is an override.
         words = [word for word in (args.what, *args.overrides) if word]
-        return _supervised(open_run(args.resume, words), args.resume, args.out)
+        return _supervised(reopen_run(args.resume, words), args.resume, args.out)
     if not args.what:
         raise ConfigError("sft: give a model or a recipe, or --resume and the folder of a run")
     config, name = configured(args.what, args.overrides)
@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configured(what: str, overrides: list[str]) -> tuple[Config, str]:
     """Return the configuration that the command's words give, and a name for the run. Raises `ConfigError`."""
-    from asyncrl.config import find_recipe, load_config
+    from asyncrl.config import find_recipe
+    from asyncrl.launch.models.local_models import load_recipe
 
     try:
         recipe = find_recipe(what)
@@ -83,7 +84,7 @@ def configured(what: str, overrides: list[str]) -> tuple[Config, str]:
             raise ConfigError(f"sft: {what!r} is neither a model nor a recipe; {error}") from None
         return _of_model(what, overrides), Path(what).name
     name = recipe.parent.name if recipe.name in ("recipe.toml", "config.json") else recipe.stem
-    return load_config(recipe, overrides), name
+    return load_recipe(recipe, overrides), name
 
 
 def _may_be_model(what: str) -> bool:
@@ -98,7 +99,7 @@ def _of_model(model: str, overrides: list[str]) -> Config:
     from asyncrl.config import apply_override, parse_config
     from asyncrl.config_sections import EngineConfig
     from asyncrl.import_path import search_in
-    from asyncrl.launch.models.local_models import local_model
+    from asyncrl.launch.models.local_models import local_model, with_local_models
     from asyncrl.run.model_folder import context_length
 
     model = local_model("sft", model)
@@ -115,7 +116,7 @@ def _of_model(model: str, overrides: list[str]) -> Config:
     if not any(data.get("data", {}).get(key) for key in ("train", "set", "heldout")):
         # Rows imply theirs.
         data.setdefault("env", {}).setdefault("name", ANY_ENV)
-    config = parse_config(data, f"sft {model}", strict=False)
+    config = with_local_models(parse_config(data, f"sft {model}", strict=False))
     search_in(config.run.python_path)
     return config
 
@@ -139,14 +140,12 @@ def _tiny(config: Config, out: Path | None) -> int:
 def _supervised(config: Config, folder: Path, out: Path | None) -> int:
     """Train a model of the user's in a run folder."""
     from asyncrl.launch.checks.check import check_supervised
-    from asyncrl.launch.models.local_models import with_local_models
     from asyncrl.run.folder import RunFolder
 
     if out is not None and out.exists() and not (out / "config.json").is_file():
         raise ConfigError(
             f"sft: --out {str(out)!r} is there already, and holds no model; give another folder"
         )
-    config = with_local_models(config)
     check_supervised(config)
     with RunFolder(folder) as run_folder:
         run_folder.write_json("config.json", config.model_dump(mode="json"))

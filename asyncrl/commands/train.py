@@ -280,16 +280,16 @@ def _resumable(path: Path) -> Iterator[None]:
 
 def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
     """Return the configuration and folder of a new or resumed run."""
-    from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.models.local_models import with_local_models
-    from asyncrl.run.folder import choose_folder, open_run
+    from asyncrl.config import find_recipe
+    from asyncrl.launch.models.local_models import load_recipe, reopen_run
+    from asyncrl.run.folder import choose_folder
 
     if args.resume is not None and args.check_lr_zero:
         raise ConfigError("--check-lr-zero: is a run of its own, and cannot be combined with --resume")
     if args.resume is not None:
         # Without a recipe the first word is an override.
         overrides = [word for word in (args.recipe, *args.overrides) if word]
-        return open_run(args.resume, overrides), args.resume
+        return reopen_run(args.resume, overrides), args.resume
     if not args.recipe:
         raise ConfigError("train: give a recipe, or --resume and the folder of a run")
     overrides = args.overrides
@@ -297,5 +297,5 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
         from asyncrl.monitor.lr_zero import SETTINGS
 
         overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
-    config = with_local_models(load_config(args.recipe, overrides))
+    config = load_recipe(args.recipe, overrides)
     return config, choose_folder(config, find_recipe(args.recipe))

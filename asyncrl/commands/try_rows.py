@@ -40,10 +40,9 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.config import load_config
     from asyncrl.launch.checks.check import check_evaluation
     from asyncrl.launch.evaluation.evaluate import play_tasks
-    from asyncrl.launch.models.local_models import with_local_models
+    from asyncrl.launch.models.local_models import load_recipe
     from asyncrl.launch.models.supervised import start_model
     from asyncrl.launch.reports.samples import FirstSamples, chosen_rows
     from asyncrl.launch.tasks.data_rows import has_rows, rows_of
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"try: {option} must be at least 1, got {value}")
     end_like_interrupted()
     split = "heldout" if args.heldout else "train"
-    config = with_local_models(load_config(args.recipe, args.overrides))
+    config = load_recipe(args.recipe, args.overrides)
     for line in check_evaluation(config, split, "model.path"):
         print(line, file=sys.stderr)
     tasks = chosen_rows(tasks_of(config, split), args.rows)

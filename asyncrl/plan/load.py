@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from asyncrl.config import Config, find_recipe, load_config
+from asyncrl.config import Config, find_recipe
+from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.textfile import read_text, read_toml
 
 
 def load_for_gpus(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration, in bfloat16 where the recipe leaves the type to the machine. Raises `ConfigError`."""
+    """Return the configuration, in bfloat16 where the recipe leaves the type to the machine.
+
+    Raises as `load_recipe`."""
     open_type = ["model.dtype=bfloat16"] if _leaves_type_open(recipe) else []
-    return load_config(recipe, [*open_type, *overrides])
+    return load_recipe(recipe, [*open_type, *overrides])
 
 
 def _leaves_type_open(recipe: str) -> bool:

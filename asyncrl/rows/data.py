@@ -131,6 +131,8 @@ class _Scanned:
     """[N] int64 of each prompt; None where they are not counted."""
     usable: np.ndarray
     """[N] bool, False where no answer can be right."""
+    why: str
+    """Which the first such row is, and why."""
     weight: float
 
 
@@ -217,7 +219,7 @@ class _Scan:
                 counted.add(text)
                 advance(1)
         self._say(source, rows, int((~usable).sum()), why)
-        return _Scanned(rows, read, prompts, counted.lengths(), usable, source.weight)
+        return _Scanned(rows, read, prompts, counted.lengths(), usable, why, source.weight)
 
     def _say(self, source: DataSource, rows: Rows, unusable: int, why: str) -> None:
         name = resolved(self.settings, source).set
@@ -410,7 +412,7 @@ def _trained(
         kept = [mask & first for mask, first in zip(kept, _firsts(train), strict=True)]
         if dropped := apart - sum(int(mask.sum()) for mask in kept):
             notes.append(f"data.dedupe: {dropped} rows have the prompt of an earlier one and are left out")
-    for mask, one in zip(kept, train, strict=True):
+    for place, (mask, one) in enumerate(zip(kept, train, strict=True)):
         if one.tokens is not None:
             long = mask & (one.tokens > settings.max_prompt_tokens)
             mask &= ~long
@@ -423,10 +425,31 @@ def _trained(
             mask[np.flatnonzero(mask)[settings.limit :]] = False
         if not mask.any():
             raise ConfigError(
-                f"data.train: {one.rows.name}: none of its {len(mask)} rows is left to train on; see "
-                "data.heldout_share, data.dedupe and data.max_prompt_tokens"
+                f"data.train: {one.rows.name}: none of its {len(mask)} rows is left to train on: "
+                f"{_where_they_are(train, place, aside, dedupe, settings)}"
             )
     return kept
+
+
+def _where_they_are(
+    train: Sequence[_Scanned], place: int, aside: np.ndarray, dedupe: bool, settings: DataConfig
+) -> str:
+    """Return why rows of a source are not trained on, with how many they are; each counts once."""
+    one = train[place]
+    causes = [
+        (~one.usable, f"have an answer that nothing can match, such as {one.why}"),
+        (np.isin(one.prompts, aside), "have a prompt that is held out (data.heldout, data.heldout_share)"),
+    ]
+    if dedupe:
+        causes.append((~_firsts(train)[place], "have the prompt of an earlier row (data.dedupe)"))
+    if one.tokens is not None:
+        causes.append((one.tokens > settings.max_prompt_tokens, "are longer than data.max_prompt_tokens"))
+    left, said = np.ones(len(one.usable), bool), []
+    for mask, cause in causes:
+        if found := int((left & mask).sum()):
+            said.append(f"{found} {cause}")
+        left &= ~mask
+    return ", ".join(said)
 
 
 def _parts(scanned: Sequence[_Scanned], kept: Sequence[np.ndarray]) -> list[Part]:

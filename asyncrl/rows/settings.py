@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -118,7 +119,8 @@ def _source(given: str | DataSource, split: str, settings: DataConfig) -> DataSo
         return found.model_copy(
             update={k: v for k in ("split", "revision", "weight") if (v := getattr(source, k))}
         )
-    if not source.split and (by_hub := known_set(set_of(source))) is not None and by_hub.path == source.path:
+    of_hub = not (source.split or Path(source.path).exists())
+    if of_hub and (by_hub := known_set(set_of(source))) is not None and by_hub.path == source.path:
         chosen = by_hub.heldout if split == "heldout" else by_hub.train
         return source.model_copy(update={"split": chosen, "config": source.config or by_hub.config})
     return source

@@ -96,6 +96,8 @@ def read_rows(source: DataSource | str, *, split: str | None = None, key: str = 
         source = DataSource(path=source)
     split = source.split or split or ""
     path = Path(source.path).expanduser()
+    if path.exists():
+        _check_unread(source, path, key)
     if path.is_dir():
         rows = _read_folder(path, split, bool(source.split), key)
     elif path.exists():
@@ -113,6 +115,19 @@ def read_rows(source: DataSource | str, *, split: str | None = None, key: str = 
     if not len(rows):
         raise InputError(f"{key}: {rows.name}: holds no row")
     return rows
+
+
+def _check_unread(source: DataSource, path: Path, key: str) -> None:
+    """Refuse what says nothing of a file or folder. Raises `ConfigError`."""
+    for name in ("config", "revision"):
+        if value := getattr(source, name):
+            raise ConfigError(
+                f"{key}: {name}={value!r} is of a data set on the hub, and {source.path!r} is here; leave it out"
+            )
+    if source.split and path.is_file():
+        raise ConfigError(
+            f"{key}: split={source.split!r}: {source.path!r} is one file, which has no splits; leave it out"
+        )
 
 
 def is_local(path: str) -> bool:
@@ -150,6 +165,10 @@ def _read_folder(folder: Path, split: str, asked: bool, key: str) -> Rows:
                 raise ConfigError(f"{key}: {folder} has no split {chosen!r}; it has {', '.join(found)}")
             found = found[chosen]
             name = f"{folder.name}/{chosen}"
+        elif asked and split != str(found.split):
+            raise ConfigError(
+                f"{key}: {folder} was saved without splits, and has no {split!r}; leave split out"
+            )
         else:
             name = folder.name
         return Rows(str(folder), [(name, _undecoded(found))], written=False)

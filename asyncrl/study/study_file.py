@@ -33,11 +33,11 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from asyncrl.config import Config, explain_problem, load_config, with_files_in
+from asyncrl.config import Config, explain_problem, with_files_in
 from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
-from asyncrl.launch.models.local_models import with_local_models
+from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.textfile import read_toml
 
 TUNING_SEED = 1000
@@ -155,7 +155,7 @@ class StudyRun:
     def config(self, *further: str) -> Config:
         """Return the configuration, with further overrides. Raises `ConfigError`."""
         try:
-            config = with_local_models(load_config(self.recipe, [*self.overrides, *further]))
+            config = load_recipe(self.recipe, [*self.overrides, *further])
             check_objective(config)
             return config
         except ConfigError as error:

@@ -161,10 +161,16 @@ def test_a_split_without_rows_is_refused(tmp_path, files):
     same = written(tmp_path / "same.jsonl", [{"question": "q", "answer": 1}] * 3)
     with pytest.raises(ConfigError, match=r"data\.heldout_share: 0\.05 of 1 prompt leaves none to train on"):
         open_data(DataConfig(train=same))
-    with pytest.raises(
-        ConfigError, match=r"data\.train: .*same\.jsonl: none of its 3 rows is left to train on"
-    ):
+    left = r"data\.train: .*same\.jsonl: none of its 3 rows is left to train on: "
+    with pytest.raises(ConfigError, match=left + r"3 have a prompt that is held out \(data\.heldout, "):
         open_data(DataConfig(train=[files[0], same], heldout=same, dedupe=True))
+    with pytest.raises(ConfigError, match=left + r"3 have the prompt of an earlier row \(data\.dedupe\)$"):
+        open_data(DataConfig(train=[files[0], same, same], heldout_share=0.01, dedupe=True))
+    with pytest.raises(
+        ConfigError,
+        match=left + r"3 have an answer that nothing can match, such as .*same\.jsonl, line 1: odd$",
+    ):
+        open_data(DataConfig(train=same, heldout_share=0), golds=lambda reward: lambda row: "odd")
     with pytest.raises(ConfigError, match=r"data\.train: missing; name a file"):
         open_data(DataConfig())
     with pytest.raises(ConfigError, match=r"data\.train: missing; 'math500' is for evaluation"):

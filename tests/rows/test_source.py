@@ -84,6 +84,36 @@ def test_tables_are_read_with_null_as_absent_and_plain_values(tmp_path):
         read_rows(str(tmp_path / "splits"), split="dev")
 
 
+def test_what_says_nothing_of_a_file_or_folder_is_refused(tmp_path):
+    import datasets
+
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"a": 1}\n')
+    datasets.Dataset.from_list([{"a": 1}]).save_to_disk(str(tmp_path / "saved"))
+    for given, message in (
+        (
+            {"path": str(file), "split": "test"},
+            r"data\.train: split='test': '.*a\.jsonl' is one file, which has no",
+        ),
+        (
+            {"path": str(file), "config": "main"},
+            r"data\.train: config='main' is of a data set on the hub, and",
+        ),
+        (
+            {"path": str(tmp_path), "revision": "v1"},
+            r"data\.train: revision='v1' is of a data set on the hub",
+        ),
+        (
+            {"path": str(tmp_path / "saved"), "split": "test"},
+            r"saved was saved without splits, and has no 'test'",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_rows(DataSource(**given))
+    # A split that nobody named is that of its use.
+    assert [len(read_rows(str(path), split="test")) for path in (file, tmp_path / "saved")] == [1, 1]
+
+
 def test_an_image_is_its_file(tmp_path):
     import base64
 

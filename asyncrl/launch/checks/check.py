@@ -159,6 +159,8 @@ def check_tasks(config: Config) -> bool:
     """
     env = config.env
     check_place(env.name, env.services, env.config)
+    if has_rows(config):
+        check_rewards(config)
     task = _first_task(config, "train")
     check_answers(config, task)
     heldout = None
@@ -169,8 +171,6 @@ def check_tasks(config: Config) -> bool:
             raise ConfigError(
                 f"{error}; eval.tasks={config.eval.tasks} needs some, 0 goes without"
             ) from error
-    if has_rows(config):
-        check_rewards(config)
     if env.name in ELSEWHERE:
         check_agent(env.config, task, config.rollout.episode_timeout_s - GRACE_S)
         return False
@@ -244,9 +244,9 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     env = config.env
     check_settings(env.name, env.config)
     check_place(env.name, env.services, env.config)
-    task = _first_task(config, split)
     if has_rows(config):
         check_rewards(config)
+    task = _first_task(config, split)
     check_model(key, config.model.path, config)
     check_speculation(config.engine.speculative)
     check_numerics(config.engine)

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from asyncrl import __version__
-from asyncrl.config import Config, apply_override, load_config, parse_config
+from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.credentials import authorization
 from asyncrl.data.codec import task_to_map
 from asyncrl.env.config_check import check_environment
@@ -30,6 +30,7 @@ from asyncrl.import_path import search_in
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.launch.checks.check import check_model, check_turn_format
 from asyncrl.launch.evaluation.evaluate import call_until_answered, start_player, task_timeout_s
+from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.launch.processes.health_probes import EngineProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor
@@ -75,9 +76,9 @@ def suite_config(suite: Suite, checkpoint: str, recipe: str | None, overrides: S
         "rollout.max_tokens_per_turn": min(suite.max_tokens_per_turn, context - 1),
         "engine.max_model_len": min(suite.max_model_len, context),
     }
-    data: dict[str, Any] = (
-        load_config(recipe).model_dump(mode="json") if recipe else {"run": {"python_path": [str(Path.cwd())]}}
-    )
+    data: dict[str, Any] = {"run": {"python_path": [str(Path.cwd())]}}
+    if recipe:
+        data = load_recipe(recipe, [f"model.path={json.dumps(checkpoint)}"]).model_dump(mode="json")
     for override in overrides:
         apply_override(data, override)
     for key, value in fixed.items():

@@ -1,7 +1,7 @@
 """Models that are named or stored in a form of their own, as the Hugging Face folders that everything else reads.
 
 A name of `asyncrl.launch.models.packaged_models` is fetched, and a GGUF file converted, once: the folder stays in the
-cache.
+cache. Who runs, plans or evaluates a recipe reads it by `load_recipe`; `asyncrl.config.load_config` gives what it says.
 """
 
 from __future__ import annotations
@@ -10,18 +10,31 @@ import fcntl
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.config import Config, parse_config
+from asyncrl.config import Config, load_config, parse_config
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.launch.models.packaged_models import PACKAGED_MODELS, fetch, packaged_model
 from asyncrl.process_start import start_process
-from asyncrl.run.folder import cache_folder
+from asyncrl.run.folder import cache_folder, open_run
 from asyncrl.weights.chunks import file_checksum
 
 STDERR = 2
+
+
+def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration of a recipe that is to be run, as `load_config` does, with local models.
+
+    Raises `ConfigError`, `InputError` and `UnavailableError`.
+    """
+    return with_local_models(load_config(recipe, overrides))
+
+
+def reopen_run(folder: Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration of a run to resume, with overrides and local models. Raises as `load_recipe`."""
+    return with_local_models(open_run(folder, overrides))
 
 
 def with_local_models(config: Config) -> Config:

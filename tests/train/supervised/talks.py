@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 NAMES = ("Ann", "Ben", "Cleo", "Dan")
 STEPS = 20
@@ -17,8 +18,8 @@ TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """ChatML without tools, as SmolLM2's."""
-PAIRS, BETA = 2, 0.1
-"""Pairs of a step."""
+PAIRS, VERDICTS, BETA = 2, 4, 0.1
+"""Pairs of a step, and single answers of a step."""
 
 
 def talks(number: int = 80) -> list[list[dict[str, str]]]:
@@ -54,6 +55,15 @@ def pairs(number: int = STEPS * PAIRS) -> list[dict[str, list[dict[str, str]]]]:
                 "rejected": [{"role": "assistant", "content": words}],
             }
         )
+    return found
+
+
+def verdicts(number: int = STEPS * VERDICTS) -> list[dict[str, Any]]:
+    """Return `number` prompts with one answer each, which every second time is desirable."""
+    found = []
+    for i, talk in enumerate(talks(number)):
+        completion = talk[-1:] if i % 2 == 0 else [{"role": "assistant", "content": f"{i} or so"}]
+        found.append({"prompt": talk[:-1], "completion": completion, "label": i % 2 == 0})
     return found
 
 

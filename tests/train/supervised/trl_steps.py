@@ -1,11 +1,13 @@
-"""Loss and gradient norm of the first steps of TRL's SFTTrainer and DPOTrainer on SmolLM2-135M, for `test_trl.py`.
+"""Loss and gradient norm of the first steps of TRL's SFTTrainer, DPOTrainer and KTOTrainer, for `test_trl.py`.
 
     asyncrl models get smollm2-135m --out MODEL
     python -m tests.train.supervised.trl_steps MODEL tests/train/supervised/trl_steps.json     # with trl==1.16.0
 
+Names after the file, such as `dpo kto`, compute these alone; the others keep their numbers.
+
 TRL reads which tokens the assistant wrote from marks in the chat template; the model's own has none, so this one is it
-with marks around each answer and its stop token. Its DPOTrainer learns all that the template writes after a prompt, so
-there the line break after the last message is left out, which no policy writes.
+with marks around each answer and its stop token. The trainers of preferences learn all that the template writes after
+a prompt, so there the line break after the last message is left out, which no policy writes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,11 @@ from tests.train.supervised.talks import (
     PAIRS,
     SMALL_LEARNING_RATE,
     STEPS,
+    VERDICTS,
     pairs,
     save_small,
     talks,
+    verdicts,
 )
 from tests.train.supervised.talks import TEMPLATE as SMALL_TEMPLATE
 
@@ -60,24 +65,31 @@ def steps(model: str, packing: bool) -> list[list[float]]:
         return _trained(SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
 
 
-def preference_steps(model: str, template: str, learning_rate: float) -> list[list[float]]:
-    """Return `[loss, gradient norm]` of each step of DPO. template: without the last line break."""
+def preference_steps(kind: str, model: str, template: str, learning_rate: float) -> list[list[float]]:
+    """Return `[loss, gradient norm]` of each step. kind: "dpo" or "kto". template: without the last line break."""
+    import trl
     from datasets import Dataset
-    from trl import DPOConfig, DPOTrainer
 
+    config, trainer, rows, batch_size = {
+        "dpo": (trl.DPOConfig, trl.DPOTrainer, pairs(), PAIRS),
+        "kto": (trl.KTOConfig, trl.KTOTrainer, verdicts(), VERDICTS),
+    }[kind]
     with tempfile.TemporaryDirectory() as folder:
-        settings = _settings(folder) | {"learning_rate": learning_rate, "per_device_train_batch_size": PAIRS}
-        args = DPOConfig(**settings, beta=BETA, precompute_ref_log_probs=True)
+        settings = _settings(folder) | {
+            "learning_rate": learning_rate,
+            "per_device_train_batch_size": batch_size,
+        }
+        args = config(**settings, beta=BETA, precompute_ref_log_probs=True)
         tokenizer = _tokenizer(model, template)
-        rows = Dataset.from_list(pairs())
-        return _trained(DPOTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
+        data = Dataset.from_list(rows)
+        return _trained(trainer(model=model, args=args, train_dataset=data, processing_class=tokenizer))
 
 
-def small_preference_steps() -> list[list[float]]:
+def small_steps(kind: str) -> list[list[float]]:
     """Return the same of the model that `save_small` makes."""
     template = SMALL_TEMPLATE.replace("+ '<|im_end|>' + '\n'}}", "+ '<|im_end|>' }}" + LAST)
     with tempfile.TemporaryDirectory() as folder:
-        return preference_steps(save_small(Path(folder)), template, SMALL_LEARNING_RATE)
+        return preference_steps(kind, save_small(Path(folder)), template, SMALL_LEARNING_RATE)
 
 
 def _settings(folder: str) -> dict[str, Any]:
@@ -103,11 +115,16 @@ def _trained(trainer: Any) -> list[list[float]]:
 
 
 if __name__ == "__main__":
-    model = sys.argv[1]
-    found = {
-        "apart": steps(model, False),
-        "packed": steps(model, True),
-        "dpo": preference_steps(model, TEMPLATE.replace("{{ '\n' }}", LAST), LEARNING_RATE),
-        "small_dpo": small_preference_steps(),
+    model, file, *names = sys.argv[1:]
+    unended = TEMPLATE.replace("{{ '\n' }}", LAST)
+    computed: dict[str, Callable[[], list[list[float]]]] = {
+        "apart": lambda: steps(model, False),
+        "packed": lambda: steps(model, True),
+        "dpo": lambda: preference_steps("dpo", model, unended, LEARNING_RATE),
+        "kto": lambda: preference_steps("kto", model, unended, LEARNING_RATE),
+        "small_dpo": lambda: small_steps("dpo"),
+        "small_kto": lambda: small_steps("kto"),
     }
-    Path(sys.argv[2]).write_text(json.dumps(found, indent=1) + "\n")
+    found = json.loads(Path(file).read_text()) if names else {}
+    found |= {name: computed[name]() for name in names or computed}
+    Path(file).write_text(json.dumps(found, indent=1) + "\n")
