@@ -15,7 +15,7 @@ from asyncrl.algo.loss.distill import full_kl
 from asyncrl.errors import ConfigError
 from asyncrl.train.models import token_scores
 from asyncrl.train.models.loading import load_frozen, load_policy
-from asyncrl.train.models.policy import PolicyModel, check_logits
+from asyncrl.train.models.policy import PolicyModel, check_logits, probe, when_it_computes
 from asyncrl.train.models.prefix_tree import INNER, uses_prefix_trees
 from asyncrl.train.models.tiny_model import build_model
 from asyncrl.train.parts.teacher import compared_with
@@ -249,3 +249,23 @@ def test_attention_with_capped_logits_is_computed_with_its_cap(tmp_path):
         ours = load_frozen(str(tmp_path), "float32").model(token_ids).logits
         eager = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")(token_ids).logits
     torch.testing.assert_close(ours, eager, atol=1e-5, rtol=0)
+
+
+def test_a_loaded_model_is_probed_where_it_computes_and_stays_there(monkeypatch):
+    seen = []
+    module = torch.nn.Linear(2, 2)
+    monkeypatch.setattr("asyncrl.train.models.policy.computing_device", lambda: torch.device("meta"))
+    when_it_computes(module, module, lambda: seen.append(module.weight.device.type))
+    assert seen == ["meta"]
+    assert module.weight.device.type == "meta"
+
+
+def test_a_model_that_ranks_have_parts_of_is_left_to_its_engine(monkeypatch):
+    seen = []
+    module = torch.nn.Linear(2, 2)
+    module.weight.ds_id = 0
+    monkeypatch.setattr("asyncrl.train.models.policy.computing_device", lambda: torch.device("meta"))
+    when_it_computes(module, module, lambda: seen.append("probed"))
+    assert (seen, module.weight.device.type) == ([], "cpu")
+    probe(module)
+    assert seen == ["probed"]
