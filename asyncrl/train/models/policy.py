@@ -220,7 +220,7 @@ def check_logits(policy: PolicyModel, path: str) -> None:
 
 
 def when_it_computes(module: nn.Module, model: Any, probe: Callable[[], Any]) -> None:
-    """Run what needs a forward pass of the loaded `model`, where it computes; leave that of a divided one to its engine.
+    """Run what needs a forward pass of a loaded `model`, where it computes; leave that of a divided one to its engine.
 
     The module stays there, as all who load one want it: on the CPU beside a GPU the pass of a model of 8 billion
     parameters takes minutes, with the one thread that each rank has.
