@@ -70,29 +70,29 @@ class Setup:
 SETUPS = (
     Setup(
         "AReaL, 1.5B, 128 H800", AREAL, (2.77, 2.77), 147.6, "Qwen/Qwen2.5-1.5B-Instruct", "h100", 128, 32, 16, 512, 16,
-        27_648, 2_500, 0.8, 8,
+        27_648, 7_000, 0.8, 8,
         "512 groups of 16, three quarters of the GPUs generate, staleness at most 8; an H800 computes as an H100",
     ),
     Setup(
         "AReaL, 7B, 192 H800", AREAL, (2.27, 2.27), 207.7, "Qwen/Qwen2.5-7B-Instruct", "h100", 192, 48, 16, 512, 16,
-        27_648, 2_500, 0.8, 8, "as above; engines of two GPUs while all generate",
-        "Here the quarter that trains limits it, with 140 s a step. How their GPUs were split for this model is not in "
+        27_648, 4_500, 0.8, 8, "as above; engines of two GPUs while all generate",
+        "Here the quarter that trains limits it. How their GPUs were split for this model is not in "
         "the source.",
         by_turns_parallel=2,
     ),
     Setup(
         "verl, 7B, 32 H20", VERL, (1.70, 2.68), 790.1, "Qwen/Qwen2.5-7B-Instruct", "h20", 32, 16, 8, 512, 16,
-        28_672, 700, 1.0, 2,
+        28_672, 1_400, 1.0, 2,
         "seconds of training as published; staleness at most 2, where theirs limits the share of stale samples; "
         "engines of one GPU", train_s=(421.5, 269.8),
     ),
     Setup(
         "verl, 7B, 64 H20", VERL, (1.83, 2.09), 365.3, "Qwen/Qwen2.5-7B-Instruct", "h20", 64, 32, 8, 512, 16,
-        28_672, 700, 1.0, 2, "as above", train_s=(203.7, 157.0),
+        28_672, 1_400, 1.0, 2, "as above", train_s=(203.7, 157.0),
     ),
     Setup(
         "verl, 7B, 128 H20", VERL, (2.35, 2.67), 356.3, "Qwen/Qwen2.5-7B-Instruct", "h20", 128, 64, 16, 512, 16,
-        28_672, 700, 1.0, 2, "as above", train_s=(167.7, 113.2),
+        28_672, 1_400, 1.0, 2, "as above", train_s=(167.7, 113.2),
     ),
     Setup(
         "RollArt, agents", ROLLART, (1.35, 2.05), 0.0, "Qwen/Qwen3-8B", "h100", 32, 8, 2, 32, 8, 2_048, 150, 0.8, 1,
