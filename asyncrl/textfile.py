@@ -161,7 +161,23 @@ def _value(line: bytes, where: str) -> Any:
     except RecursionError:
         raise InputError(f"{where}: no JSON that can be read: nested too deeply") from None
     except ValueError as error:
-        raise InputError(f"{where}: {not_data(line) or f'no JSON: {error}'}") from error
+        raise InputError(f"{where}: {not_data(line) or f'no JSON: {_why(line, error)}'}") from error
+
+
+def _why(line: bytes, error: ValueError) -> str:
+    """Return what is wrong with a line of JSON lines, in words of the file and not of a parser."""
+    said = str(error)
+    if said.startswith("Extra data"):
+        return (
+            "lines end in CR alone; save them with LF" if b"\r" in line else "it holds more than one value"
+        ) + f" ({said})"
+    if line in (b"{", b"["):
+        return "one value goes over several lines, where each line holds one; save the file as .json"
+    if re.match(rb"\{\s*'", line):
+        return "it is written as Python writes it, with single quotes; use json.dumps"
+    if not line.strip(b"\0"):
+        return "it holds NUL bytes alone, as after a crash of the machine that wrote it"
+    return said
 
 
 def _decoded(written: bytes) -> str:

@@ -26,6 +26,9 @@ direction, and all rollout workers, environment services and engines are there. 
 what has changed since the version before (`engine.weight_delta`). An engine that was killed has nothing to apply that
 to, and gets the whole file. The report says what went over the link.
 
+`--roles trainer rollout grader` has faults of these alone, in this order; `grader` is the process that compares math
+answers, of a recipe that has any.
+
 Exit code 0 when all of it holds.
 """
 
@@ -58,7 +61,7 @@ from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 from asyncrl.services.engine.service import compile_cache
-from testing.faults import Monkey, Network
+from testing.faults import CHILDREN, Monkey, Network
 from testing.leftovers import SharedMemory, files_left, processes_left, sessions_left
 from testing.lent_faults import SOME_S, LendingMonkey
 from testing.namespaces import Link, Machines, problem
@@ -151,8 +154,10 @@ class ChaosRun(SpreadRun):
         machines: Machines | None = None,
         node_roles: Mapping[int, str] | None = None,
         lent: Sequence[tuple[str, float]] = (),
+        only: Sequence[str] = (),
     ) -> None:
         super().__init__(*args, machines=machines, node_roles=node_roles)
+        self.only = only
         self.kills, self.seed, self.minutes, self.lent = kills, seed, minutes, lent
         self.monkey: Monkey
         self.shared_memory = SharedMemory(self._started)
@@ -173,7 +178,10 @@ class ChaosRun(SpreadRun):
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.network = Network()
         common = (roles, roles.network, self.kills, self.seed, 60 * self.minutes)
-        self.monkey = LendingMonkey(*common, plan=self.lent) if self.lent else Monkey(*common)
+        wanted = {"only": self.only}
+        self.monkey = (
+            LendingMonkey(*common, plan=self.lent, **wanted) if self.lent else Monkey(*common, **wanted)
+        )
         return roles
 
     def run(self) -> dict[str, Any]:
@@ -241,6 +249,9 @@ def parse_arguments() -> argparse.Namespace:
         "--lend", nargs="+", default=[], choices=["clock", "EMFILE", "no disk", "partition"],
         help="instead of kills, faults that go away again, for each role",
     )  # fmt: skip
+    parser.add_argument(
+        "--roles", nargs="+", default=[], choices=[*CHILDREN, "grader"], help="have faults of these alone"
+    )
     parser.add_argument("--json", help="file for the report")
     parser.add_argument("--recipe", default="gridworld_grpo")
     parser.add_argument("--no-baseline", action="store_true", help="skip the undisturbed run")
@@ -254,7 +265,8 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     # Everything else is seen with a clock that was set.
     lent.sort(key=lambda one: one[0] != "clock")
     if lent:
-        args.kills = sum(1 if kind == "clock" else ROLES for kind, _ in lent)
+        roles = len(args.roles) or ROLES
+        args.kills = sum(1 if kind == "clock" else roles for kind, _ in lent)
     steps = (STEPS_PER_NODE if args.nodes else STEPS_PER_FAULT) * args.kills + 4
     if args.far and args.nodes < 2:
         raise ConfigError(f"--far needs --nodes 2 or more, got {args.nodes}")
@@ -292,7 +304,7 @@ def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with RunFolder(folder / "disturbed") as run_folder, further as machines:
         run = ChaosRun(
             config, run_folder, kills=args.kills, seed=args.seed, minutes=args.minutes, machines=machines,
-            node_roles=node_roles, lent=lent,
+            node_roles=node_roles, lent=lent, only=args.roles,
         )  # fmt: skip
         summary = run.run()
         crossed = machines.link_bytes() if machines is not None and args.far else None

@@ -97,7 +97,7 @@ class Traits:
         if self.text_in_parts and isinstance(content, str):
             return {**message, "content": [{"type": "text", "text": content}]}
         if self.parts_joined and isinstance(content, list) and all(_is_text(part) for part in content):
-            return {**message, "content": "\n".join(str(part["text"]) for part in content)}
+            return {**message, "content": "\n".join(str(part["text"]) for part in content if part["text"])}
         return message
 
 

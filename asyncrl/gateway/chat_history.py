@@ -177,7 +177,7 @@ def text_of(content: Any, where: str) -> str:
         if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
             raise InputError(f"{where}[{number}]: only text parts are supported, got {kind!r}")
         texts.append(part["text"])
-    return "\n".join(texts)
+    return "\n".join(filter(None, texts))
 
 
 def content_of(content: Any, where: str) -> str | list[dict[str, Any]]:

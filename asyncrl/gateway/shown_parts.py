@@ -79,7 +79,7 @@ def _text_of(part: dict[str, Any]) -> str | None:
         texts = [
             str(one["text"]) for one in held if isinstance(one, dict) and isinstance(one.get("text"), str)
         ]
-        held = "\n".join(texts) if len(texts) == len(held) else None
+        held = "\n".join(filter(None, texts)) if len(texts) == len(held) else None
     if not isinstance(held, str):
         return None
     title = part.get("title")

@@ -225,6 +225,10 @@ def _binary(path: Path, key: str) -> datasets.Dataset:
             if parquet.read_metadata(path).num_rows == 0:
                 # `datasets` fails on it.
                 raise InputError(f"{path}: holds no row")
+            if maps := [field.name for field in parquet.read_schema(path) if "map<" in str(field.type)]:
+                raise InputError(
+                    f"{path}: column {maps[0]!r} is a map, which cannot be read; write it as JSON text or as a struct"
+                )
             return _undecoded(datasets.Dataset.from_parquet(str(path)))  # type: ignore[arg-type]
         except Exception as error:
             raise _own_error(error) or InputError(f"{path}: cannot be read: {_first_line(error)}") from error

@@ -10,7 +10,9 @@ import signal
 import threading
 import time
 import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -128,6 +130,17 @@ class Network:
                 await writer.drain()
 
 
+CHILDREN: dict[str, Callable[[Roles], list[Any]]] = {
+    "buffer": lambda roles: [roles.buffer],
+    "env": lambda roles: roles.envs,
+    "env worker": lambda roles: roles.envs,
+    "engine": lambda roles: roles.engines,
+    "vllm": lambda roles: roles.engines,
+    "rollout": lambda roles: roles.workers,
+    "trainer": lambda roles: [roles.trainer],
+    "trainer rank": lambda roles: [roles.trainer],
+}
+"""By kind of victim the processes of the launcher that are it, or have started it."""
 INNER = ("vllm", "env worker", "trainer rank")
 """Victims that are descendants of a process the launcher has started."""
 
@@ -148,7 +161,13 @@ class Monkey(threading.Thread):
     `seconds`."""
 
     def __init__(
-        self, roles: Roles, network: Network, kills: int, seed: int, seconds: float = float("inf")
+        self,
+        roles: Roles,
+        network: Network,
+        kills: int,
+        seed: int,
+        seconds: float = float("inf"),
+        only: Sequence[str] = (),
     ) -> None:
         super().__init__(name="monkey", daemon=True)
         self.roles, self.network, self.kills, self.seconds = roles, network, kills, seconds
@@ -157,7 +176,7 @@ class Monkey(threading.Thread):
         self.faults: list[Fault] = []
         self.replaced_s: list[float] = []
         """How long environment workers were away; the launcher's record does not include them."""
-        self._victims = victims(roles)
+        self._victims = list(only) or victims(roles)
         self._closed = threading.Event()
         self._deck: list[str] = []
         self._timers: list[threading.Timer] = []
@@ -248,18 +267,10 @@ class Monkey(threading.Thread):
     def _processes(self, role: str) -> list[psutil.Process]:
         """Return the living processes of a kind of victim."""
         roles = self.roles
-        children = {
-            "buffer": [roles.buffer],
-            "env": roles.envs,
-            "env worker": roles.envs,
-            "engine": roles.engines,
-            "vllm": roles.engines,
-            "rollout": roles.workers,
-            "trainer": [roles.trainer],
-            "trainer rank": [roles.trainer],
-        }[role]
+        if role == "grader":
+            return [p for child in [*roles.envs, *roles.workers] for p in _graders(child)]
         found: list[psutil.Process] = []
-        for child in children:
+        for child in CHILDREN[role](roles):
             with contextlib.suppress(psutil.Error):
                 parent = psutil.Process(child.popen.pid)
                 if role in INNER:
@@ -283,6 +294,15 @@ class Monkey(threading.Thread):
         at_s = round(time.monotonic() - self._begun, 1)
         self.faults.append(Fault(at_s, role, kind, detail))
         print(f"chaos: {at_s:7.1f} s  {kind} {role} {detail}", flush=True)
+
+
+def _graders(child: Any) -> list[psutil.Process]:
+    """Return the processes that compare answers, without those that one comparison is in."""
+    with contextlib.suppress(psutil.Error):
+        below = psutil.Process(child.popen.pid).children(recursive=True)
+        graders = [p for p in below if any("grader_main.py" in part for part in p.cmdline())]
+        return [p for p in graders if p.ppid() not in {one.pid for one in graders}]
+    return []
 
 
 def _is_helper(process: psutil.Process) -> bool:

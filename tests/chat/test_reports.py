@@ -1,8 +1,12 @@
 """Conversations of public reports that templates refuse or change: docs/reports.md."""
 
-import pytest
+import copy
 
-from asyncrl.chat.renderer import TemplateRefused
+import pytest
+from tokenizers.processors import TemplateProcessing
+
+from asyncrl.chat.renderer import ChatRenderer, TemplateRefused, load_renderer
+from asyncrl.errors import ConfigError
 from tests.chat.templates import with_template
 
 ITEMS = """\
@@ -113,3 +117,65 @@ def test_a_turn_without_text_is_not_written_as_none(renderer):
         {"role": "user", "content": "b"},
     ]
     assert "None" not in made.tokenizer.decode(made.opening(said))
+
+
+PLAIN = """\
+{{- bos_token }}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+CLOSED = PLAIN.replace(
+    "{{- '<|im_start|>assistant\\n' }}",
+    "{{- '<|im_start|>assistant\\n<think>\\n' + ('' if enable_thinking else '\\n</think>\\n\\n') }}",
+)
+"""Takes text alone. Closes the reasoning by itself, unless it is told to think."""
+ASKED = [{"role": "user", "content": "a"}]
+
+
+def test_a_text_begins_once_where_template_and_tokenizer_both_begin_it(renderer):
+    # trl#3853, vllm#27517, LiveCodeBench#146: <s> stood twice before each prompt.
+    tokenizer = copy.deepcopy(renderer.tokenizer)
+    tokenizer.chat_template = PLAIN
+    tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "<|im_end|>"})
+    begin = tokenizer.convert_tokens_to_ids("<s>")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", begin)]
+    )
+    assert tokenizer.encode("a")[0] == begin, "the tokenizer begins each text"
+    made = ChatRenderer(tokenizer)
+    assert made.opening(ASKED).tolist().count(begin) == 1
+    assert begin not in made.observation([{"role": "user", "content": "b"}]).tolist()
+
+
+def test_a_message_in_parts_is_written_by_a_template_that_takes_text_alone(renderer):
+    # mlx-examples#1195, InternVL#1173, VLM-R1#110: "can only concatenate str (not list) to str"
+    made = with_template(renderer, PLAIN, "<|im_end|>")
+    parts = [{"type": "text", "text": "who"}, {"type": "text", "text": "is it"}]
+    assert "user\nwho\nis it<|im_end|>" in made.tokenizer.decode(
+        made.opening([{"role": "user", "content": parts}])
+    )
+
+
+@pytest.mark.parametrize(("thinks", "ends"), [(None, False), (True, True), (False, False)])
+def test_a_template_that_closes_the_reasoning_opens_it_when_told_to(renderer, thinks, ends):
+    # imp#939, transformers#37949: told to think, the prompt closed the reasoning all the same.
+    made = with_template(renderer, CLOSED, "<|im_end|>")
+    made = made if thinks is None else made.with_options({"enable_thinking": thinks})
+    for prompt in (made.opening(ASKED), made.observation(ASKED)):
+        text = made.tokenizer.decode(prompt)
+        assert text.endswith("<think>\n") is ends
+        assert text.endswith("</think>\n\n") is not ends
+    assert made.opens_reasoning() is ends
+
+
+def test_a_variable_that_the_template_does_not_read_is_refused(tiny_model, tmp_path):
+    # BigMoeOnEdge#85: reasoning was switched off, the template knew no such switch, and nobody noticed.
+    own = tmp_path / "own.jinja"
+    own.write_text(CLOSED)
+    load_renderer(tiny_model, {"enable_thinking": False}, str(own))
+    with pytest.raises(
+        ConfigError, match=r"model.chat_template_args.thinking: the chat template reads no such"
+    ):
+        load_renderer(tiny_model, {"thinking": False}, str(own))

@@ -15,6 +15,9 @@ RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1
 ECHOED = {"role": "assistant", "content": "b", "refusal": None, "annotations": None, "audio": None,
           "function_call": None, "tool_calls": [], "reasoning_content": None}  # fmt: skip
 
+EMPTY = {"type": "text", "text": "", "cache_control": {"type": "ephemeral"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
 
 def item(role, kind, text, **more):
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text, **more}]}
@@ -56,6 +59,22 @@ def item(role, kind, text, **more):
         # vllm#55974: items that only OpenAI's own server knows; they are counted as ignored, and the turn goes on.
         (RESPONSES, {"input": [item("user", "input_text", "a"), {"type": "mcp_call", "id": "x", "name": "n",
                      "arguments": "{}", "server_label": "s"}], "max_output_tokens": 5}, "a"),
+        # opencode#42613: an earlier turn without id, status and annotations, and one without its type.
+        (RESPONSES, {"input": [USER, item("assistant", "output_text", "b"), {"role": "assistant", "content": [
+            {"type": "output_text", "text": "c"}]}, USER], "max_output_tokens": 5},
+         "b<|im_end|>\n<|im_start|>assistant\nc"),
+        # claude-code#61822: texts without anything, marked for the cache.
+        (MESSAGES, {"system": [EMPTY], "messages": [USER | {"content": [{"type": "text", "text": "a"}, EMPTY]}],
+                    "max_tokens": 5}, "user\na<|im_end|>"),
+        # inspect_ai#3025: a turn of a reasoning model that begins with a text.
+        (MESSAGES, {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "b"}, USE]}, RESULT],
+                    "max_tokens": 1025, "thinking": {"type": "enabled", "budget_tokens": 1024}}, "b<tool_call>"),
+        # cherry-studio#20284, jev-ultrafast#37: fields of other servers, which change nothing.
+        (CHAT, {"messages": [USER], "summary": "auto", "reasoning": {"effort": "low", "exclude": True},
+                "thinking": {"type": "disabled"}, "reasoning_effort": "low", "max_tokens": 5}, "user\na<|im_end|>"),
+        # opencode#43467: an image for a policy that reads text, and the refusal that a client adds.
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}, ECHOED, USER],
+                "max_tokens": 5}, "a\n[image: this model reads text]<|im_end|>"),
         # A document that is text, and a search result.
         (MESSAGES, {"messages": [{"role": "user", "content": [
             {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "of it"}},
@@ -121,3 +140,48 @@ def test_tokens_are_counted_as_they_are_read_with_system_prompt_and_tools(make_g
 
     counted, read = asyncio.run(scenario())
     assert counted == read
+
+
+def test_content_of_another_form_is_refused_by_its_place(make_gateway):
+    """codex#731: "expected one of a string or array of objects, but got an object instead"."""
+
+    async def scenario():
+        gateway = make_gateway(lambda text: "ok")
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+            part = {"type": "text", "text": "a"}
+            return await http.post(CHAT, json={"model": "m", "messages": [USER | {"content": part}]})
+
+    answer = asyncio.run(scenario())
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(
+        "messages[0].content: must be a string or a list of parts"
+    )
+
+
+def test_what_a_request_asks_for_is_done_refused_or_counted(make_gateway):
+    """PocketLLM#244: choices, stop texts, limits and penalties were ignored without a word."""
+
+    async def scenario():
+        gateway = make_gateway(lambda text: "some words")
+        gateway.engine.max_model_len = 4096
+        episode = await gateway.open()
+        async with gateway.http(episode.key) as http:
+
+            async def ask(**more):
+                return await http.post(CHAT, json={"model": "m", "messages": [USER], "max_tokens": 30} | more)
+
+            several, stopped, short = (
+                await ask(n=3),
+                await ask(stop=["w"]),
+                await ask(max_completion_tokens=1),
+            )
+            plain, listed = await ask(frequency_penalty=1.5, seed=3), await ask(logprobs=True, top_logprobs=2)
+        return several.json(), stopped.json(), short.json(), plain, listed, dict(episode.counters)
+
+    several, stopped, short, plain, listed, counters = asyncio.run(scenario())
+    assert len(several["choices"]) == 3
+    assert stopped["choices"][0]["message"]["content"] == "some "
+    assert short["usage"]["completion_tokens"] == 1
+    assert plain.status_code == 200 and counters["ignored: frequency_penalty"] == 1
+    assert listed.status_code == 400 and "top_logprobs: is not served to an episode" in listed.text

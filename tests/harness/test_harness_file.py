@@ -1,10 +1,12 @@
 """What a harness's file may say, and what is said of one that is wrong."""
 
+import subprocess
+
 import pytest
 
 from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.harness import agent, program
 from asyncrl.harness import file as harness_file
-from asyncrl.harness import program
 from asyncrl.harness.agent import load_any_agent, load_harness
 from asyncrl.harness.file import fill, packaged, read_harness
 from asyncrl.types import Task
@@ -91,3 +93,17 @@ def test_an_episode_without_time_for_the_agent_is_refused_before_anything_starts
 
 def test_the_names_of_limits_are_those_of_sandboxes():
     assert set(harness_file.LIMITS) < set(harness_file.Limits.__dataclass_fields__)
+
+
+def test_the_repository_of_a_task_has_one_commit_and_no_other_history(tmp_path):
+    # SWE-bench_Pro-os#93, SWE-bench#465: agents found the solution by `git log --all` and in what was unreachable.
+    def git(*arguments):
+        done = subprocess.run(["git", *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.split("\n")[:-1]
+
+    (tmp_path / "a.py").write_text("a = 1\n")
+    subprocess.run(["sh", "-c", agent.GIT], cwd=tmp_path, check=True, capture_output=True)
+    assert len(git("log", "--all", "--format=%s")) == 1
+    assert git("ls-files") == ["a.py"]
+    for further in (("remote",), ("tag",), ("stash", "list"), ("fsck", "--unreachable", "--no-reflogs")):
+        assert git(*further) == []

@@ -218,7 +218,11 @@ def test_which_block_counts_is_the_benchmarks_rule():
 
 def test_a_continuation_is_put_behind_the_prompt():
     tests = program_tests(
-        {"prompt": "def f(x):\n    '''Say x.'''\n", "entry_point": "f", "test": "def check(c): pass"}
+        {
+            "prompt": "def f(x):\n    '''Say x.'''\n",
+            "entry_point": "f",
+            "test": "def check(c): assert c(1) == 1",
+        }
     )
     assert program_of("    return x\n", tests) == "def f(x):\n    '''Say x.'''\n    return x"
     assert program_of("def f(x): return x", tests) == "def f(x): return x"
@@ -333,3 +337,50 @@ def test_values_that_never_end_are_refused():
     endless.append(endless)
     with pytest.raises(ValueError, match="nested too deeply"):
         encode(endless, None)
+
+
+HUMANEVAL = {"prompt": "def f(x):\n", "entry_point": "f"}
+NOTHING_JUDGED = [
+    ({"tests": []}, "there are no tests"),
+    ({"calls": {"name": "f", "tests": []}}, "there are no tests"),
+    ({"tests": [["1\n", ""], ["2\n", "\n"]]}, "no test expects any output"),
+    ({"check": "def check(c):\n    pass\ncheck(f)\n", "functions": ["f"]}, "the check asserts nothing"),
+    (HUMANEVAL | {"test": "def check(candidate):\n    pass\n"}, "the check asserts nothing"),
+    (HUMANEVAL | {"test": "def check(candidate):\n    candidate(1)\n    assert True\n"}, "asserts nothing"),
+    ({"test_list": ["import math"], "code": "def f(x): return x"}, "the check asserts nothing"),
+]
+
+
+@pytest.mark.parametrize(("row", "why"), NOTHING_JUDGED)
+def test_tests_that_every_program_passes_are_refused(row, why):
+    # polyglot-benchmark#14: no test was run, and the reward was 1.
+    with pytest.raises(ValueError, match=why):
+        program_tests(row)
+    assert why in (load_reward("code").check_row(row) or "")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        ADD,
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 1)\n",
+        "if f(1) != 1:\n    raise ValueError\n",
+        "import sys\nsys.exit(f(1) != 1)\n",
+        "from numpy.testing import assert_allclose\nassert_allclose(f(1), 1)\n",
+    ],
+)
+def test_checks_that_can_fail_are_taken_whatever_their_form(check):
+    assert program_tests({"check": check, "functions": ["f"]})["check"] == check
+
+
+FAILING = ("raise ValueError('no')", "import os; os._exit(0)", "exit()", "quit(0)", "raise SystemExit")
+
+
+@pytest.mark.parametrize("expected", ["", None, False, 0, [], {}])
+@pytest.mark.parametrize("body", FAILING)
+def test_a_function_that_raises_is_wrong_whatever_was_expected(expected, body):
+    # verl#7853: a function that raised was right where nothing was expected of it.
+    row = {"input_output": {"fn_name": "solve", "inputs": [[1]], "outputs": [expected]}}
+    completion = Completion([], f"```python\ndef solve(x): {body}\n```", "", row)
+    (score,) = asyncio.run(load_reward("code").score([completion]))
+    assert score.total == 0.0

@@ -129,3 +129,16 @@ def test_the_answer_of_a_completion_is_the_one_it_ends_with(report, gold, comple
 @pytest.mark.parametrize(("report", "gold", "answer", "right"), ANSWERS)
 def test_an_answer_is_right_for_its_gold_and_no_other(report, gold, answer, right):
     assert GRADERS.equal(gold, answer) is right
+
+
+NOTHING = (
+    "", "null", "NaN", "None", "undefined", "inf", "infinity", "false", "[]", "N/A", r"\emptyset", r"\boxed{}",
+    r"\boxed{null}", r"\boxed{\text{none}}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", ["0", "0.0", r"\frac{0}{5}", "1"])
+def test_an_answer_that_is_nothing_is_no_number(gold):
+    # AgentBench#234: null, NaN and infinity were 0, and right where that was asked for.
+    given = [extract(answer) for answer in NOTHING]
+    assert not any(GRADERS.equal(gold, answer) for answer in given if answer is not None)

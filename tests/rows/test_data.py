@@ -212,7 +212,8 @@ def test_a_file_of_a_known_set_needs_nothing_else(tmp_path):
 
 def test_a_format_with_a_reader_gives_its_own_tasks(tmp_path):
     rows = [
-        {"prompt": f"def f{n}():\n", "entry_point": f"f{n}", "test": "def check(c): pass"} for n in range(2)
+        {"prompt": f"def f{n}():\n", "entry_point": f"f{n}", "test": "def check(c): assert c()"}
+        for n in range(2)
     ]
     path = written(tmp_path / "humaneval.jsonl", rows)
 
@@ -223,7 +224,7 @@ def test_a_format_with_a_reader_gives_its_own_tasks(tmp_path):
     data = open_data(DataConfig(train=path, heldout_share=0, shuffle=False), reader=reader)
     assert next(data.tasks("train", "program")).data == {
         "statement": "def f0():\n",
-        "check": "def check(c): pass",
+        "check": "def check(c): assert c()",
     }
     broken = DataConfig(train=written(tmp_path / "mbpp.jsonl", [{"x": 1}]))
     with pytest.raises(

@@ -3,6 +3,9 @@
 import gzip
 import json
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.errors import InputError
@@ -201,3 +204,74 @@ def test_a_parquet_file_without_rows_says_so(tmp_path):
     )
     with pytest.raises(InputError, match=r"a\.parquet: holds no row"):
         read_rows(str(tmp_path / "a.parquet"))
+
+
+WRONG_LINES = {
+    # opentargets/issues#211, SublimePrettyJson#82
+    b'{\n "a": 1\n}\n': "line 1: no JSON: one value goes over several lines, where each line holds one",
+    b'{"a": 1}{"a": 2}\n': "line 1: no JSON: it holds more than one value",
+    b'{"a": 1}\r{"a": 2}\r': "line 1: no JSON: lines end in CR alone; save them with LF",
+    b"{'a': 1}\n": "line 1: no JSON: it is written as Python writes it, with single quotes",
+    b'{"a": 1}\n\0\0\0\n': "line 2: no JSON: it holds NUL bytes alone",
+    b'{"a": 1}\n{"a":': "line 2: no JSON: Expecting value",
+}
+
+
+@pytest.mark.parametrize("written", WRONG_LINES)
+def test_what_is_wrong_with_a_line_is_said_in_words_of_the_file(tmp_path, written):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(written)
+    with pytest.raises(InputError) as refused:
+        list(read_rows(str(path)))
+    assert WRONG_LINES[written] in str(refused.value)
+
+
+def test_csv_whose_lines_end_in_cr_alone_is_read(tmp_path):
+    # filesql#285, csv-js#3: one line, and no row.
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'q,a\r"x",1\ry,2\r')
+    assert list(read_rows(str(path))) == [{"q": "x", "a": "1"}, {"q": "y", "a": "2"}]
+
+
+def test_floats_of_json_lines_stay_floats(tmp_path):
+    # datasets#6937: 0.0 and 1.0 became 0 and 1.
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines({"a": 0.0}, {"a": 1.0}))
+    assert [type(row["a"]) for row in read_rows(str(path))] == [float, float]
+
+
+def test_nested_parquet_in_many_chunks_is_read(tmp_path):
+    # rllm#84: "Nested data conversions not implemented for chunked array outputs"
+    rows = [{"q": f"q{n}", "tests": [{"input": str(n), "output": [str(n)] * 3}] * 5} for n in range(100)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=7)
+    assert list(read_rows(str(tmp_path / "a.parquet"))) == rows
+
+
+def test_a_map_in_parquet_is_refused_by_its_column(tmp_path):
+    # datasets#5612: "Arrow type map<string, string> does not have a datasets dtype equivalent"
+    table = pa.table({"q": ["x"], "headers": pa.array([[("k", "v")]], pa.map_(pa.string(), pa.string()))})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(
+        InputError, match=r"column 'headers' is a map, which cannot be read; write it as JSON"
+    ):
+        list(read_rows(str(tmp_path / "a.parquet")))
+
+
+def test_damaged_parquet_is_refused_by_its_name(tmp_path):
+    # MINT-1T#12: "Corrupt snappy compressed data", from deep inside
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"q": ["some text"] * 1000}), path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-100], whole[:20] + bytes(byte ^ 255 for byte in whole[20:60]) + whole[60:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a\.parquet: cannot be read"):
+            list(read_rows(str(path)))
+
+
+@pytest.mark.parametrize("saved", ["one", "two"])
+def test_what_datasets_saved_to_a_disk_is_read(tmp_path, saved):
+    # datasets#7018, datasets#6703, alignment-handbook#53: refused, or its description read as the data
+    rows = [{"q": "a", "tests": [{"i": "1"}]}, {"q": "b", "tests": [{"i": "2"}]}]
+    data = datasets.Dataset.from_list(rows)
+    (data if saved == "one" else datasets.DatasetDict(train=data, test=data)).save_to_disk(tmp_path / "saved")
+    assert list(read_rows(str(tmp_path / "saved"))) == rows

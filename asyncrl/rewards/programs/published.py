@@ -27,6 +27,13 @@ def program_tests(row: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `ValueError`, `KeyError` and `TypeError` saying what is wrong.
     """
+    tests = _published(row)
+    if why := _judges_nothing(tests):
+        raise ValueError(why)
+    return tests
+
+
+def _published(row: Mapping[str, Any]) -> dict[str, Any]:
     if "check" in row:
         return {
             key: row[key]
@@ -50,6 +57,36 @@ def program_tests(row: Mapping[str, Any]) -> dict[str, Any]:
     raise KeyError(
         f"no tests: none of the columns {', '.join(KNOWN)}; the row has {', '.join(map(str, row)) or 'none'}"
     )
+
+
+def _judges_nothing(tests: Mapping[str, Any]) -> str:
+    """Return why these tests would pass whatever an answer does; empty where they would not."""
+    if "check" in tests:
+        return "" if _asserts(str(tests["check"])) else "the check asserts nothing: any program would pass"
+    cases = tests["calls"]["tests"] if "calls" in tests else tests["tests"]
+    if not cases:
+        return "there are no tests"
+    if "tests" in tests and not any(str(expected).strip() for _, expected in cases):
+        return "no test expects any output: a program that prints nothing would pass"
+    return ""
+
+
+def _asserts(check: str) -> bool:
+    """Return whether a check can fail: by an assertion of something, an exception or an exit."""
+    try:
+        nodes = list(ast.walk(ast.parse(check)))
+    except (SyntaxError, ValueError):
+        return True  # Whoever runs it says what is wrong.
+    for node in nodes:
+        if isinstance(node, ast.Raise) or (
+            isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
+        ):
+            return True
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name.startswith(("assert", "fail")) or name in ("exit", "_exit", "quit", "main"):
+                return True
+    return False
 
 
 def program_of(text: str, tests: Mapping[str, Any]) -> str:
