@@ -20,6 +20,8 @@ TEMPLATE = (
 """ChatML without tools, as SmolLM2's."""
 PAIRS, VERDICTS, BETA = 2, 4, 0.1
 """Pairs of a step, and single answers of a step."""
+SMOLLM2_PAIRS, SMOLLM2_VERDICTS = 1, 2
+"""The same of SmolLM2, whose rows are short: a step takes it seconds."""
 
 
 def talks(number: int = 80) -> list[list[dict[str, str]]]:
@@ -43,25 +45,32 @@ def talks(number: int = 80) -> list[list[dict[str, str]]]:
     return found
 
 
-def pairs(number: int = STEPS * PAIRS) -> list[dict[str, list[dict[str, str]]]]:
-    """Return `number` prompts, each with an answer to prefer and another one."""
+def sums(number: int) -> list[list[dict[str, str]]]:
+    """Return `number` conversations of a few words each, the same ones each time."""
+    return [
+        [
+            {"role": "system", "content": "Add."},
+            {"role": "user", "content": f"{3 + i % 5} + {2 + i % 7} ="},
+            {"role": "assistant", "content": f"{5 + i % 5 + i % 7}"},
+        ]
+        for i in range(number)
+    ]
+
+
+def pairs(rows: list[list[dict[str, str]]]) -> list[dict[str, list[dict[str, str]]]]:
+    """Return for each conversation its prompt, with its answer to prefer and another one."""
     found = []
-    for i, talk in enumerate(talks(number)):
+    for i, talk in enumerate(rows):
         words = "Let me think about it." if i % 2 else f"{i} or so"
-        found.append(
-            {
-                "prompt": talk[:-1],
-                "chosen": talk[-1:],
-                "rejected": [{"role": "assistant", "content": words}],
-            }
-        )
+        rejected = [{"role": "assistant", "content": words}]
+        found.append({"prompt": talk[:-1], "chosen": talk[-1:], "rejected": rejected})
     return found
 
 
-def verdicts(number: int = STEPS * VERDICTS) -> list[dict[str, Any]]:
-    """Return `number` prompts with one answer each, which every second time is desirable."""
+def verdicts(rows: list[list[dict[str, str]]]) -> list[dict[str, Any]]:
+    """Return for each conversation its prompt with one answer, which every second time is desirable."""
     found = []
-    for i, talk in enumerate(talks(number)):
+    for i, talk in enumerate(rows):
         completion = talk[-1:] if i % 2 == 0 else [{"role": "assistant", "content": f"{i} or so"}]
         found.append({"prompt": talk[:-1], "completion": completion, "label": i % 2 == 0})
     return found

@@ -1,4 +1,5 @@
-"""The first steps on SmolLM2-135M are those of TRL 1.16's SFTTrainer, and on a small model those of its DPOTrainer.
+"""The first steps on SmolLM2-135M are those of TRL 1.16's SFTTrainer, and on a small model those of its DPOTrainer and
+KTOTrainer.
 
 What TRL computed stands in `trl_steps.json`, by `trl_steps.py`. SmolLM2 is the one that `asyncrl models get` makes; it
 is looked for in the cache, or where ASYNCRL_TEST_SMOLLM2 says, and not fetched. The small model is made on the spot.
@@ -8,6 +9,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from asyncrl.chat.renderer import load_renderer
@@ -18,9 +20,17 @@ from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.supervised.conversations import WEIGHT
 from asyncrl.train.supervised.demonstrations import Demonstration
-from asyncrl.train.supervised.examples import Schedule, encode_pairs, encode_rows, pack
+from asyncrl.train.supervised.examples import (
+    Examples,
+    Schedule,
+    encode_pairs,
+    encode_rows,
+    encode_verdicts,
+    pack,
+)
 from asyncrl.train.supervised.pairs import Pair
 from asyncrl.train.supervised.trainer import Facts, SupervisedTrainer
+from asyncrl.train.supervised.verdicts import Verdict
 from tests.train.supervised.talks import (
     APART,
     BETA,
@@ -30,10 +40,15 @@ from tests.train.supervised.talks import (
     PACKED_LENGTH,
     PAIRS,
     SMALL_LEARNING_RATE,
+    SMOLLM2_PAIRS,
+    SMOLLM2_VERDICTS,
     STEPS,
+    VERDICTS,
     pairs,
     save_small,
+    sums,
     talks,
+    verdicts,
 )
 
 MODEL = Path(os.environ.get("ASYNCRL_TEST_SMOLLM2") or cache_folder() / "models" / "smollm2-135m")
@@ -61,29 +76,64 @@ def test_loss_and_gradient_norm_of_the_first_steps_are_trls(kind):
     compare(trainer, COMPUTED[kind], rel=3e-4)
 
 
-def test_dpos_loss_and_gradient_norm_of_the_first_steps_are_trls(tmp_path):
+@needs_smollm2
+@pytest.mark.parametrize("kind", ["dpo", "kto"])
+def test_preferences_loss_and_gradient_norm_of_the_first_steps_are_trls(kind):
+    if kind not in COMPUTED:
+        pytest.skip(f"trl_steps.json has no numbers of {kind} on SmolLM2; trl_steps.py computes them")
+    batch_size = SMOLLM2_VERDICTS if kind == "kto" else SMOLLM2_PAIRS
+    trainer = preferring(kind, MODEL, sums(STEPS * batch_size), batch_size, LEARNING_RATE)
+    compare(trainer, COMPUTED[kind], rel=3e-4)
+
+
+@pytest.mark.parametrize("kind", ["dpo", "kto"])
+def test_preferences_loss_and_gradient_norm_of_a_small_model_are_trls(kind, tmp_path):
+    batch_size = VERDICTS if kind == "kto" else PAIRS
     model = save_small(tmp_path / "small")
-    renderer = load_renderer(model)
-    both = [
-        Pair(*(Demonstration([*row["prompt"], *row[kind]], [], 0.0) for kind in ("chosen", "rejected")))
-        for row in map(_read, pairs())
-    ]
-    rows = encode_pairs(renderer, [("", pair) for pair in both], 256).rows
-    bins = [[row, row + 1] for row in range(0, len(rows), 2)]
-    settings = SftConfig(
-        objective="dpo", beta=BETA, learning_rate=SMALL_LEARNING_RATE, lr_schedule="constant"
+    trainer = preferring(kind, model, talks(STEPS * batch_size), batch_size, SMALL_LEARNING_RATE)
+    compare(trainer, COMPUTED[f"small_{kind}"])
+
+
+def preferring(kind, model, talked, batch_size, learning_rate):
+    """Return a trainer on the pairs or verdicts of conversations, in their order."""
+    renderer = load_renderer(str(model))
+    settings = SftConfig(objective=kind, beta=BETA, learning_rate=learning_rate, lr_schedule="constant")
+    found = (
+        encoded_verdicts(renderer, talked, batch_size) if kind == "kto" else encoded_pairs(renderer, talked)
     )
-    trainer = SupervisedTrainer(
-        make_engine(model, SMALL_LEARNING_RATE), rows, [],
-        Schedule(bins, PAIRS, steps=STEPS, shuffle=False), settings, 16384,
-    )  # fmt: skip
-    trainer.facts = Facts(trainer.measure_reference(rows), trainer.facts.marks)
-    compare(trainer, COMPUTED["small_dpo"])
+    bins = [[row, row + 1] for row in range(0, len(found.rows), 2)]
+    schedule = Schedule(bins, batch_size, steps=STEPS, shuffle=False)
+    trainer = SupervisedTrainer(make_engine(model, learning_rate), found.rows, [], schedule, settings, 16384)
+    marks = trainer.facts.marks if found.marks is None else found.marks
+    trainer.facts = Facts(trainer.measure_reference(found.rows), marks)
+    return trainer
 
 
-def _read(row):
-    """Mark the prompt's own answers as read, as rows of pairs are."""
-    return row | {"prompt": [m | {WEIGHT: 0} if m["role"] == "assistant" else m for m in row["prompt"]]}
+def encoded_pairs(renderer, talked):
+    both = [
+        Pair(*(Demonstration([*read(row["prompt"]), *row[kind]], [], 0.0) for kind in ("chosen", "rejected")))
+        for row in pairs(talked)
+    ]
+    return encode_pairs(renderer, [("", pair) for pair in both], 256)
+
+
+def encoded_verdicts(renderer, talked, batch_size):
+    """TRL takes answers to other prompts from the same step, so each step's rows are encoded alone."""
+    given = [
+        Verdict(Demonstration([*read(row["prompt"]), *row["completion"]], [], 0.0), row["label"])
+        for row in verdicts(talked)
+    ]
+    steps = [
+        encode_verdicts(renderer, [("", one) for one in given[first : first + batch_size]], 256)
+        for first in range(0, len(given), batch_size)
+    ]
+    marks = np.concatenate([one.marks for one in steps])
+    return Examples([row for one in steps for row in one.rows], 0, marks)
+
+
+def read(prompt):
+    """Mark the prompt's own answers as read, as rows of preferences are."""
+    return [m | {WEIGHT: 0} if m["role"] == "assistant" else m for m in prompt]
 
 
 def make_engine(model, learning_rate):

@@ -28,10 +28,13 @@ from tests.train.supervised.talks import (
     PACKED_LENGTH,
     PAIRS,
     SMALL_LEARNING_RATE,
+    SMOLLM2_PAIRS,
+    SMOLLM2_VERDICTS,
     STEPS,
     VERDICTS,
     pairs,
     save_small,
+    sums,
     talks,
     verdicts,
 )
@@ -65,18 +68,25 @@ def steps(model: str, packing: bool) -> list[list[float]]:
         return _trained(SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
 
 
-def preference_steps(kind: str, model: str, template: str, learning_rate: float) -> list[list[float]]:
-    """Return `[loss, gradient norm]` of each step. kind: "dpo" or "kto". template: without the last line break."""
+def preference_steps(kind: str, model: str, template: str, small: bool = False) -> list[list[float]]:
+    """Return `[loss, gradient norm]` of each step.
+
+    kind: "dpo" or "kto". template: without the last line break. small: of the model that `save_small` makes, which has
+    more and longer rows.
+    """
     import trl
     from datasets import Dataset
 
-    config, trainer, rows, batch_size = {
-        "dpo": (trl.DPOConfig, trl.DPOTrainer, pairs(), PAIRS),
-        "kto": (trl.KTOConfig, trl.KTOTrainer, verdicts(), VERDICTS),
+    sizes = (PAIRS, VERDICTS) if small else (SMOLLM2_PAIRS, SMOLLM2_VERDICTS)
+    batch_size = sizes[kind == "kto"]
+    talked = (talks if small else sums)(STEPS * batch_size)
+    config, trainer, rows = {
+        "dpo": (trl.DPOConfig, trl.DPOTrainer, pairs(talked)),
+        "kto": (trl.KTOConfig, trl.KTOTrainer, verdicts(talked)),
     }[kind]
     with tempfile.TemporaryDirectory() as folder:
         settings = _settings(folder) | {
-            "learning_rate": learning_rate,
+            "learning_rate": SMALL_LEARNING_RATE if small else LEARNING_RATE,
             "per_device_train_batch_size": batch_size,
         }
         args = config(**settings, beta=BETA, precompute_ref_log_probs=True)
@@ -89,7 +99,7 @@ def small_steps(kind: str) -> list[list[float]]:
     """Return the same of the model that `save_small` makes."""
     template = SMALL_TEMPLATE.replace("+ '<|im_end|>' + '\n'}}", "+ '<|im_end|>' }}" + LAST)
     with tempfile.TemporaryDirectory() as folder:
-        return preference_steps(kind, save_small(Path(folder)), template, SMALL_LEARNING_RATE)
+        return preference_steps(kind, save_small(Path(folder)), template, small=True)
 
 
 def _settings(folder: str) -> dict[str, Any]:
@@ -120,11 +130,12 @@ if __name__ == "__main__":
     computed: dict[str, Callable[[], list[list[float]]]] = {
         "apart": lambda: steps(model, False),
         "packed": lambda: steps(model, True),
-        "dpo": lambda: preference_steps("dpo", model, unended, LEARNING_RATE),
-        "kto": lambda: preference_steps("kto", model, unended, LEARNING_RATE),
+        "dpo": lambda: preference_steps("dpo", model, unended),
+        "kto": lambda: preference_steps("kto", model, unended),
         "small_dpo": lambda: small_steps("dpo"),
         "small_kto": lambda: small_steps("kto"),
     }
     found = json.loads(Path(file).read_text()) if names else {}
-    found |= {name: computed[name]() for name in names or computed}
-    Path(file).write_text(json.dumps(found, indent=1) + "\n")
+    for name in names or computed:
+        found[name] = computed[name]()
+        Path(file).write_text(json.dumps(found, indent=1) + "\n")
