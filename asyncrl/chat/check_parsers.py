@@ -11,7 +11,12 @@ import json
 import sys
 
 from asyncrl.chat.renderer import import_tokenizers_only, load_renderer
-from asyncrl.chat.template_check import check_reasoning, notes_on_template, refuse_template
+from asyncrl.chat.template_check import (
+    check_reasoning,
+    notes_on_arguments,
+    notes_on_template,
+    refuse_template,
+)
 from asyncrl.chat.tool_formats import load_format, needs_vllm
 from asyncrl.errors import ConfigError
 
@@ -27,6 +32,7 @@ def main(text: str) -> int:
         load_format(tool_format, reasoning_format, renderer)
         refuse_template(renderer, asked["needs_tools"])
         notes = notes_on_template(renderer, asked["needs_tools"])
+        notes += notes_on_arguments(renderer, asked["template_args"])
         notes += check_reasoning(renderer, tool_format, reasoning_format)
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.chat.template_traits import (
     BARE_CALLS,
@@ -35,6 +39,21 @@ def notes_on_template(renderer: ChatRenderer, needs_tools: bool) -> list[str]:
     here = "" if needs_tools else "; these tasks do not need it"
     return [
         f"model.chat_template: {reason}{here}" for one in listed if (reason := renderer.traits.lacks(one))
+    ]
+
+
+def notes_on_arguments(renderer: ChatRenderer, given: Mapping[str, Any]) -> list[str]:
+    """Return which of `model.chat_template_args` the template does not read.
+
+    They are told and not refused: a recipe's arguments stay when another model is named on the command line.
+    """
+    template = renderer.tokenizer.chat_template
+    if not isinstance(template, str):
+        return []
+    unread = [name for name in given if not re.search(rf"\b{re.escape(name)}\b", template)]
+    return [
+        f"model.chat_template_args: {name!r} changes nothing, since the chat template does not read it"
+        for name in unread
     ]
 
 

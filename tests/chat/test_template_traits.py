@@ -10,6 +10,7 @@ from asyncrl.chat.renderer import ChatRenderer, TemplateRefused, load_renderer
 from asyncrl.chat.template_check import (
     check_reasoning,
     found_reasoning_format,
+    notes_on_arguments,
     notes_on_template,
     refuse_template,
 )
@@ -167,6 +168,15 @@ def test_tools_that_the_template_does_not_show_are_refused_and_text_alone_is_not
         ConfigError, match=r"model\.chat_template: the environment offers tools, and the chat template"
     ):
         refuse_template(renderer, needs_tools=True)
+
+
+def test_an_argument_that_the_template_does_not_read_is_told():
+    given = {"enable_thinking": False}
+    assert notes_on_arguments(make_renderer(NO_TOOLS), given) == [
+        "model.chat_template_args: 'enable_thinking' changes nothing, since the chat template does not read it"
+    ]
+    reads = make_renderer("{% if enable_thinking is defined %}.{% endif %}" + NO_TOOLS)
+    assert notes_on_arguments(reads, given) == notes_on_arguments(reads, {}) == []
 
 
 def test_results_that_the_template_does_not_show_are_refused():
