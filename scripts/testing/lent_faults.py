@@ -33,6 +33,8 @@ SERVED_BY = {"vllm": "engine", "trainer rank": "trainer"}
 """The process that the launcher restarts when an inner one hangs."""
 ANSWERED_FOR = ("engine",)
 """Roles whose inner process answers requests and probes without them: to suspend them hangs nothing."""
+WATCHED_BY_OTHERS = ("grader",)
+"""Roles that the launcher does not watch: whoever asks the grader ends it after two minutes without a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class LendingMonkey(Monkey):
             one
             for one in self.lent
             if one.kind == "SIGSTOP"
-            and one.role not in ANSWERED_FOR
+            and one.role not in (*ANSWERED_FOR, *WATCHED_BY_OTHERS)
             # A run may end before what was suspended would have come back.
             and min(one.seconds, one.ended_s - one.began_s) > limit_s
         ]
