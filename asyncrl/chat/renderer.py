@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -700,18 +699,7 @@ def load_renderer(
             f"model.path: {model!r} has no chat template, and multi-turn episodes need one; name a file of one in "
             "model.chat_template"
         )
-    _refuse_unread(str(tokenizer.chat_template), template_args or {})
     return ChatRenderer(tokenizer, generation_stops(model), load_image_processor(model), template_args)
-
-
-def _refuse_unread(template: str, args: Mapping[str, Any]) -> None:
-    """Refuse variables that occur nowhere in the template: they would change nothing, and nobody would notice."""
-    for name in args:
-        if not re.search(rf"\b{re.escape(name)}\b", template):
-            raise ConfigError(
-                f"model.chat_template_args.{name}: the chat template reads no such variable; leave it out, or name "
-                "another template in model.chat_template"
-            )
 
 
 def sampling_seed(run_seed: int, task_id: str, episode_index: int, turn: int) -> int:

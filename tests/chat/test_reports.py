@@ -6,7 +6,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from asyncrl.chat.renderer import ChatRenderer, TemplateRefused, load_renderer
-from asyncrl.errors import ConfigError
+from asyncrl.chat.template_check import notes_on_arguments
 from tests.chat.templates import with_template
 
 ITEMS = """\
@@ -170,12 +170,11 @@ def test_a_template_that_closes_the_reasoning_opens_it_when_told_to(renderer, th
     assert made.opens_reasoning() is ends
 
 
-def test_a_variable_that_the_template_does_not_read_is_refused(tiny_model, tmp_path):
+def test_a_variable_that_the_template_does_not_read_is_told(tiny_model, tmp_path):
     # BigMoeOnEdge#85: reasoning was switched off, the template knew no such switch, and nobody noticed.
     own = tmp_path / "own.jinja"
     own.write_text(CLOSED)
-    load_renderer(tiny_model, {"enable_thinking": False}, str(own))
-    with pytest.raises(
-        ConfigError, match=r"model.chat_template_args.thinking: the chat template reads no such"
-    ):
-        load_renderer(tiny_model, {"thinking": False}, str(own))
+    renderer = load_renderer(tiny_model, {"thinking": False}, str(own))
+    assert notes_on_arguments(renderer, {"enable_thinking": False}) == []
+    (told,) = notes_on_arguments(renderer, {"thinking": False})
+    assert told.startswith("model.chat_template_args: 'thinking' changes nothing")
