@@ -47,7 +47,7 @@ def notes_on_arguments(renderer: ChatRenderer, given: Mapping[str, Any]) -> list
 
     They are told and not refused: a recipe's arguments stay when another model is named on the command line.
     """
-    template = renderer.tokenizer.chat_template
+    template = getattr(renderer.tokenizer, "chat_template", None)
     if not isinstance(template, str):
         return []
     unread = [name for name in given if not re.search(rf"\b{re.escape(name)}\b", template)]

@@ -444,7 +444,8 @@ def _where_they_are(
         causes.append((~_firsts(train)[place], "have the prompt of an earlier row (data.dedupe)"))
     if one.tokens is not None:
         causes.append((one.tokens > settings.max_prompt_tokens, "are longer than data.max_prompt_tokens"))
-    left, said = np.ones(len(one.usable), bool), []
+    left = np.ones(len(one.usable), bool)
+    said: list[str] = []
     for mask, cause in causes:
         if found := int((left & mask).sum()):
             said.append(f"{found} {cause}")

@@ -99,7 +99,8 @@ class Terminal(ProceduralEnv):
             "malformed": float(bool(action.parse_errors)),
         }
         with part(COMMANDS_SHARE):
-            messages = await answer_calls(action, self.tools, {"shell": self._run})
+            # A subclass may offer it under the name that an agent program has for it.
+            messages = await answer_calls(action, self.tools, {self.tools[0]["function"]["name"]: self._run})
         if messages and self.turns < self.max_turns:
             return Step(messages, components=components)
         with part(1 - COMMANDS_SHARE):
