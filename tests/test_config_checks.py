@@ -178,7 +178,10 @@ EXPLOITER = OPPONENTS | {"policies": {"rival": {"exploits": 8}}}
             {"policies": {"rival": {"exploits": 8, "agents": ["second"]}}},
             "policies.rival: either agents or exploits must be given",
         ),
-        ({"policies": {"rival": {}}}, "policies must be left out with opponents.choose='uniform'"),
+        (
+            {"policies": {"rival": {"agents": ["helper"]}}},
+            "policies must be left out with opponents.choose='uniform'",
+        ),
         (
             {"opponents": {}},
             "opponents.choose must be 'uniform' or 'prioritised' with policies.rival.exploits",

