@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ SEAMS = frozenset(
         "engine_hooks",
     }
 )
-"""The tables that a file may have. Where each is read stands in `docs/architecture.md`."""
+"""The tables that a file may have. CONTRIBUTING.md says what each is for, and by which protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,10 @@ class Row:
         return load_object(f"extensions.{self.extension or self.name}", self.path)
 
 
+KEYS = {one.name for one in fields(Row)} - {"extension"}
+"""What a table of a file may have."""
+
+
 def value_at(given: Any, key: str) -> Any:
     """Return what a dotted key leads to: through attributes, keys of mappings, and whether a set has a name."""
     for name in key.split("."):
@@ -108,6 +112,10 @@ def rows(seam: str) -> tuple[Row, ...]:
 def _read(seam: str) -> Iterator[Row]:
     for folder in sorted(FOLDER.glob(f"*/{FILE}")):
         for table in _tables(folder).get(seam, ()):
+            if unknown := table.keys() - KEYS:
+                raise ConfigError(
+                    f"{folder}: {seam} has an unknown key {min(unknown)!r}; there are {sorted(KEYS)}"
+                )
             yield _row(folder.parent.name, dict(table))
 
 

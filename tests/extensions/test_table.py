@@ -119,13 +119,20 @@ def test_a_key_that_is_not_there_is_a_crash():
         Row(path="m:f", asked=("config.nothing",)).wanted(SimpleNamespace(config=PLAIN))
 
 
-def test_a_file_with_an_unknown_seam_is_refused_by_its_key(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[trainer_callback]]\npath = "m:f"\n', "unknown key 'trainer_callback'"),
+        ('[[conflicts]]\npath = "m:f"\nplaces = 3\n', "conflicts has an unknown key 'places'"),
+    ],
+)
+def test_a_file_with_an_unknown_seam_or_key_is_refused_by_it(tmp_path, monkeypatch, text, message):
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / FILE).write_text('title = "t"\n[[trainer_callback]]\npath = "m:f"\n')
+    (tmp_path / "mine" / FILE).write_text(f'title = "t"\n{text}')
     monkeypatch.setattr(table, "FOLDER", tmp_path)
     table.rows.cache_clear()
     try:
-        with pytest.raises(ConfigError, match="unknown key 'trainer_callback'"):
+        with pytest.raises(ConfigError, match=message):
             table.rows("conflicts")
     finally:
         table.rows.cache_clear()
