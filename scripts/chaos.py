@@ -177,10 +177,11 @@ class ChaosRun(SpreadRun):
             return roles
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.network = Network()
-        common = (roles, roles.network, self.kills, self.seed, 60 * self.minutes)
         wanted = {"only": self.only}
         self.monkey = (
-            LendingMonkey(*common, plan=self.lent, **wanted) if self.lent else Monkey(*common, **wanted)
+            LendingMonkey(*common, plan=self.lent, only=self.only)
+            if self.lent
+            else Monkey(*common, only=self.only)
         )
         return roles
 
