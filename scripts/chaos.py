@@ -177,7 +177,7 @@ class ChaosRun(SpreadRun):
             return roles
         roles = ChaosRoles(self.config, self.folder.path, model, self.weights_dir)
         roles.network = Network()
-        wanted = {"only": self.only}
+        common = (roles, roles.network, self.kills, self.seed, 60 * self.minutes)
         self.monkey = (
             LendingMonkey(*common, plan=self.lent, only=self.only)
             if self.lent
