@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -204,6 +205,12 @@ def test_imports_point_down_only():
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_an_extension_has_is_named_in_its_own_file_alone():
+    named = re.compile(r"""["']asyncrl\.extensions\.\w+\.""")
+    outside = [path for part, path in modules() if not part.startswith("extensions")]
+    assert [str(path) for path in outside if named.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("part", ROOMS)

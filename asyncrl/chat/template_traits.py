@@ -7,7 +7,7 @@ content in parts. An episode whose policy never saw its tools or their results w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -97,8 +97,13 @@ class Traits:
         if self.text_in_parts and isinstance(content, str):
             return {**message, "content": [{"type": "text", "text": content}]}
         if self.parts_joined and isinstance(content, list) and all(_is_text(part) for part in content):
-            return {**message, "content": "\n".join(str(part["text"]) for part in content if part["text"])}
+            return {**message, "content": join_texts(str(part["text"]) for part in content)}
         return message
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Return the texts of a message's parts as one, a line each; an empty one is none."""
+    return "\n".join(filter(None, texts))
 
 
 def _is_text(part: Any) -> bool:

@@ -278,13 +278,12 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
 
 
 def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -> int:
-    if args.model:
-        from asyncrl.launch.models.local_models import local_model
+    from asyncrl.launch.models.local_models import local_model
 
+    if args.model:
         args.model = local_model("--model", args.model)
     if args.role == "policy":
         from asyncrl.launch.checks.check import check_model
-        from asyncrl.launch.models.local_models import local_model
         from asyncrl.run.checkpoints import newest_of_run
 
         args.checkpoint = local_model("serve policy", newest_of_run(args.checkpoint))

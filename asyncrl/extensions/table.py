@@ -36,6 +36,7 @@ SEAMS = frozenset(
         "ledger_hooks",
         "buffer_routes",
         "token_extras",
+        "past_versions",
         "engine_hooks",
     }
 )
@@ -78,7 +79,7 @@ class Row:
 
     def load(self) -> Any:
         """Return what its import path names. Raises `ConfigError`."""
-        return load_object(f"extensions.{self.extension or self.name}", self.path)
+        return load_object(f"extensions.{self.extension}" if self.extension else self.path, self.path)
 
 
 KEYS = {one.name for one in fields(Row)} - {"extension"}

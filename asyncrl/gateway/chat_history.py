@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from asyncrl.chat.template_traits import join_texts
 from asyncrl.chat.tool_calls import MAX_DEPTH, check_portable
 from asyncrl.env.protocol import tool_call_id
 from asyncrl.env.tool_schemas import check_function, check_parameters
@@ -177,7 +178,7 @@ def text_of(content: Any, where: str) -> str:
         if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
             raise InputError(f"{where}[{number}]: only text parts are supported, got {kind!r}")
         texts.append(part["text"])
-    return "\n".join(filter(None, texts))
+    return join_texts(texts)
 
 
 def content_of(content: Any, where: str) -> str | list[dict[str, Any]]:

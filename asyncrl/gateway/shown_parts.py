@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asyncrl.chat.template_traits import join_texts
 from asyncrl.gateway.chat_history import IMAGE_PARTS, SHOWN_TO, TEXT_PARTS
 
 IMAGES = (*IMAGE_PARTS, "image")
@@ -79,7 +80,7 @@ def _text_of(part: dict[str, Any]) -> str | None:
         texts = [
             str(one["text"]) for one in held if isinstance(one, dict) and isinstance(one.get("text"), str)
         ]
-        held = "\n".join(filter(None, texts)) if len(texts) == len(held) else None
+        held = join_texts(texts) if len(texts) == len(held) else None
     if not isinstance(held, str):
         return None
     title = part.get("title")

@@ -300,11 +300,15 @@ def _graders(child: Any) -> list[psutil.Process]:
     """Return the processes that compare answers, without those that one comparison is in."""
     with contextlib.suppress(psutil.Error):
         below = psutil.Process(child.popen.pid).children(recursive=True)
-        graders = [p for p in below if any("grader_main.py" in part for part in p.cmdline())]
+        graders = [p for p in below if _runs(p, "grader_main.py")]
         return [p for p in graders if p.ppid() not in {one.pid for one in graders}]
     return []
 
 
+def _runs(process: psutil.Process, program: str) -> bool:
+    return any(program in part for part in process.cmdline())
+
+
 def _is_helper(process: psutil.Process) -> bool:
     """True for Python's own processes that clean up after others; killing them is pointless."""
-    return any("multiprocessing.resource_tracker" in part for part in process.cmdline())
+    return _runs(process, "multiprocessing.resource_tracker")

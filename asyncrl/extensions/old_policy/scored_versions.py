@@ -26,6 +26,7 @@ from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import Refusal, TrainerCallback
 from asyncrl.train.parts.scored_tokens import ScoredTokens, prefix_hashes
 from asyncrl.train.parts.snapshots import PastVersions, put_version_logp
+from asyncrl.train.step.part_table import PartContext
 from asyncrl.train.step.ragged import Ragged
 from asyncrl.train.step.serve_rows import share_batch
 from asyncrl.train.step.step_batch import Rows, StepBatch, row_to_score
@@ -199,6 +200,11 @@ class Interrupting(TrainerCallback):
             f"versions were replaced before they were scored (step {batch.step}, train.old_policy='interrupt')"
         )
         return Refusal(list(missing), reason, blames=False)
+
+
+def scored_versions(context: PartContext) -> ScoredVersions:
+    """Return the part of a run with `train.old_policy = "interrupt"`."""
+    return ScoredVersions(context.config.buffer.max_staleness)
 
 
 def interrupting(context: CallbackContext) -> Interrupting:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from asyncrl.config import Config
 from asyncrl.endpoint import wait_for_addresses
 from asyncrl.services.old_policy.client import OldPolicyClient
 from asyncrl.startup import LIMIT_FACTOR
-from asyncrl.train.arguments import TrainerArguments
 from asyncrl.train.parts.old_policy import OldPolicies
 from asyncrl.train.parts.old_policy_model import FOLDER
+from asyncrl.train.step.part_table import PartContext
 
 
-def old_policies(config: Config, given: TrainerArguments) -> OldPolicies:
+def old_policies(context: PartContext) -> OldPolicies:
     """Return the part of a run with `train.old_policy = "process"`. Raises `DeadlineError` without its address in
     time."""
+    config, given = context.config, context.arguments
+    assert given is not None
     (url,) = wait_for_addresses([given.old_policy], LIMIT_FACTOR * config.run.start_timeout_s)
     token = given.credentials.bearer("old_policy")
     client = OldPolicyClient(url, token, config.buffer.wait_timeout_s, config.outage_timeout_s)

@@ -234,11 +234,7 @@ def when_it_computes(module: nn.Module, model: Any, probe: Callable[[], Any]) ->
 
 def computing_device() -> torch.device:
     """Return this process's GPU, the CPU where it has none."""
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def probe(module: nn.Module) -> None:

@@ -1,8 +1,7 @@
 """Log-probabilities under the version that sampled each token, which the proximal form `snapshot` reads.
 
-Three ways give the same numbers: copies of the weights here (`Snapshots`), a process of its own
-(`asyncrl.train.parts.old_policy`), and an interruption of the engines
-(`asyncrl.extensions.old_policy.scored_versions`).
+Copies of the weights here (`Snapshots`) are one way to the numbers; extensions have others, which give the same
+(`asyncrl/extensions/old_policy`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.errors import ConfigError
-from asyncrl.import_path import load_object
+from asyncrl.extensions import table
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.lora import published
 from asyncrl.train.models.policy import PolicyModel
@@ -143,18 +142,10 @@ def put_version_logp(
 
 
 def snapshots(context: PartContext) -> PastVersions:
-    """Return the part of a run, as `train.old_policy` says. A collective."""
-    config, given = context.config, context.arguments
-    if config.train.old_policy == "interrupt":
-        scored = load_object(
-            "train.old_policy", "asyncrl.extensions.old_policy.scored_versions:ScoredVersions"
-        )
-        kept: PastVersions = scored(config.buffer.max_staleness)
-        return kept
-    if given is not None and given.old_policy:
-        made: PastVersions = load_object(
-            "train.old_policy", "asyncrl.extensions.old_policy.trainer:old_policies"
-        )(config, given)
-        return made
-    copy = load_copy(config, context.model).to(context.engine.device)
-    return Snapshots(copy, config.buffer.max_staleness)
+    """Return the part of a run: an extension's, or copies of the weights here. A collective."""
+    for row in table.rows("past_versions"):
+        if row.wanted(context):
+            made: PastVersions = row.load()(context)
+            return made
+    copy = load_copy(context.config, context.model).to(context.engine.device)
+    return Snapshots(copy, context.config.buffer.max_staleness)
