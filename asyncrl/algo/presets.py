@@ -24,7 +24,7 @@ def _preset(advantage: str, loss: str, aggregation: str, /, **parts: Any) -> dic
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Group-relative advantages with the PPO clip.
-    "grpo": _preset("grpo", "ppo_clip", "seq_mean_token_mean"),
+    "grpo": _preset("grpo", "ppo_clip", "seq_mean_token_mean", corrections=[{"name": "behavior_band"}]),
     "dr_grpo": _preset("dr_grpo", "ppo_clip", "seq_mean_token_sum_norm"),
     "dapo": _preset("grpo", "dapo_clip", "token_mean", filters=[{"name": "dynamic_sampling"}]),
     "rloo": _preset("rloo", "ppo_clip", "seq_mean_token_sum"),

@@ -114,6 +114,7 @@ LOSSES = {
 }
 
 CORRECTIONS = {
+    "behavior_band": _C + "behavior_band:behavior_band",
     "icepop": _C + "masked:icepop",
     "kpop": _C + "kpop:kpop",
     "m2po": _C + "m2po:m2po",
