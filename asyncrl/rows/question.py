@@ -37,8 +37,18 @@ def whole_question(row: Mapping[str, Any]) -> str:
     for part in parts:
         if not isinstance(part, str):
             key = next(key for key, value in row.items() if value is part)
-            raise TypeError(f"{key}: must be text, got {part!r:.80}")
+            raise TypeError(f"{key}: must be text, got {part!r:.80}{_inside(key, part)}")
     return "\n".join([*parts, *map(": ".join, labelled_choices(row))])
+
+
+def _inside(column: str, value: Any) -> str:
+    """Return how a text inside a column is named, "" where it has none."""
+    name = (
+        next((key for key, one in value.items() if isinstance(one, str)), "")
+        if isinstance(value, Mapping)
+        else ""
+    )
+    return f'; name a field of it by data.prompt="{{{column}.{name}}}"' if name.isidentifier() else ""
 
 
 def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
