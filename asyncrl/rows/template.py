@@ -15,7 +15,10 @@ from asyncrl.types import Message
 FIELD = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}")
 """A column in braces, with the names of fields inside it after dots; doubled braces stand for themselves."""
 CONVERSATIONS = ("messages", "conversations", "conversation")
-ANSWERS = ("answer", "Answer", "expected_answer", "final_answer", "solution", "ground_truth", "target")
+ANSWERS = (
+    *("answer", "Answer", "expected_answer", "final_answer", "solution", "ground_truth", "target"),
+    *("answerKey", "correct_answer", "output", "response"),
+)
 """Columns with an answer, of which the first that is there is taken."""
 INSIDE = {"reward_model": "{reward_model.ground_truth}"}
 """Answers that other trainers' files have inside a column (verl)."""
