@@ -9,6 +9,7 @@ import pytest
 from asyncrl.errors import ConfigError
 from asyncrl.rewards import Completion, NotJudged, load_reward
 from asyncrl.rewards.user_process import UserProcess
+from tests.rewards.test_extraction import AS_QWEN3
 
 FUNCTIONS = """
 import asyncio, os, signal, time
@@ -155,6 +156,11 @@ def test_a_function_that_no_call_fits_is_refused_at_the_start(file, name, why):
     with pytest.raises(ConfigError) as refused:
         load_reward(f"{file}:{name}", key="env.config.reward")
     assert why in str(refused.value)
+
+
+def test_right_answers_as_qwen3_writes_them_are_worth_one():
+    row = {"question": "30939 - 39753", "answer": "-8814"}
+    assert [score.total for score in scored("math", *(said(text, **row) for text in AS_QWEN3))] == [1.0] * 8
 
 
 @pytest.mark.parametrize(
