@@ -7,6 +7,7 @@ what is allowed. Values that follow from others are properties, not keys.
 from __future__ import annotations
 
 import difflib
+import glob
 import json
 import math
 import os
@@ -21,6 +22,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
+from asyncrl.config_problems import explain_problems
 from asyncrl.config_sections import (
     SCHEDULES,
     SCRIPTED,
@@ -379,10 +381,11 @@ def parse_config(
     try:
         return Config.model_validate(data, strict=strict, context={"checked": checked})
     except ValidationError as error:
-        problems = "\n".join(
-            f"  {explain_problem(problem)}{_whose(problem, others)}" for problem in error.errors()
-        )
-        raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
+        told = [
+            f"  {line}{_whose(place, others)}"
+            for place, line in explain_problems(error.errors(), Config).items()
+        ]
+        raise ConfigError(f"{source}: {len(told)} problem(s):\n" + "\n".join(told)) from None
 
 
 def not_finite(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
@@ -519,7 +522,9 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     in_folder = keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../"))
     if in_folder or (beginning != value and os.path.isabs(beginning)):
         return there
-    return there if named and os.path.exists(there) else absolute(value, folder)
+    # A pattern for several files is one of rows only.
+    is_there = os.path.exists(there) or (keys in DATA_KEYS and glob.has_magic(value))
+    return there if named and is_there else absolute(value, folder)
 
 
 def expanded(key: str, path: str) -> str:
@@ -572,34 +577,7 @@ def parse_value(where: str, text: str) -> Any:
         return text
 
 
-def explain_problem(problem: Any, root: type[Section] = Config) -> str:
-    """Return one line for one pydantic problem of a `root`: key, value, what is allowed."""
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        *parents, last = problem["loc"]
-        known = _fields_at(parents, root)
-        close = difflib.get_close_matches(str(last), known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
-    if problem["type"] == "missing":
-        return f"{key}: missing; it must be given"
-    message = problem["msg"].removeprefix("Value error, ")
-    value = problem["input"]
-    if not key:
-        return message
-    return f"{key}: {message[0].lower()}{message[1:]}, got {json.dumps(value, default=str)}"
-
-
-def _whose(problem: Any, others: Mapping[tuple[str, ...], Path]) -> str:
+def _whose(place: tuple[Any, ...], others: Mapping[tuple[str, ...], Path]) -> str:
     """Say which other file a problem's key is from; "" where it is from the recipe's own."""
-    file = others.get(problem["loc"][:2]) or others.get(problem["loc"][:1])
+    file = others.get(place[:2]) or others.get(place[:1])
     return f" (from {file})" if file else ""
-
-
-def _fields_at(parents: Sequence[Any], root: type[Section]) -> list[str]:
-    section: Any = root
-    if parents[:1] == ["policies"]:
-        section, parents = PolicyConfig, parents[2:]
-    for parent in parents:
-        section = section.model_fields[str(parent)].annotation
-    return list(section.model_fields)

@@ -223,6 +223,11 @@ class DataConfig(Section):
     seed: Seldom[int] = Field(0, ge=0)
     """The seed of that order, of the draws among weighted sources, and of the held-out share."""
 
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _one_table(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
+
 
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
 """Methods of speculative decoding with a drafter that has weights of its own."""

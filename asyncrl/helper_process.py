@@ -13,8 +13,11 @@ from typing import Any
 
 from asyncrl.errors import InfrastructureError
 from asyncrl.process_start import without_folder
+from asyncrl.startup import StartDeadline
 
 READY = b"ready"
+LOOK_S = 1.0
+"""Between two looks at whether a child that starts makes progress."""
 
 
 class HelperProcess:
@@ -22,7 +25,7 @@ class HelperProcess:
 
     argv: what is started at the first request, and again after it died or missed a deadline. It prints `ready` once it
     can answer, then a line for each request. missing: what to tell a user whose process does not start. env: its
-    environment variables; None for those of this process. start_s: how long it may take until then.
+    environment variables; None for those of this process. start_s: how long it may make no progress until then.
     """
 
     def __init__(
@@ -70,9 +73,9 @@ class HelperProcess:
                 )
             except OSError as error:
                 raise InfrastructureError(f"{self._missing} ({error})") from error
-            if _line(self._process, self._start_s).strip() != READY:
+            if why := not_ready(self._process, self._start_s):
                 self._kill()
-                raise InfrastructureError(self._missing)
+                raise InfrastructureError(f"{self._missing} ({why})")
         return self._process
 
     def _kill(self) -> None:
@@ -80,6 +83,24 @@ class HelperProcess:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+
+def not_ready(process: subprocess.Popen[bytes], silence_s: float) -> str:
+    """Wait for the child's first line; return "" where that is `ready`, else why it did not start.
+
+    silence_s: how long it may make no progress. On a loaded machine, imports take minutes.
+    """
+    assert process.stdout is not None
+    deadline = StartDeadline(process.pid, silence_s)
+    waiting = select.poll()
+    waiting.register(process.stdout, select.POLLIN)
+    while not waiting.poll(1000 * LOOK_S):
+        if deadline.missed():
+            return f"it made no progress for {silence_s:g} s"
+    line = process.stdout.readline().strip()
+    if line == READY:
+        return ""
+    return f"it printed {line[:200]!r}" if line else "it ended before it was ready"
 
 
 def _line(process: subprocess.Popen[bytes], deadline_s: float) -> bytes:

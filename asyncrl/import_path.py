@@ -189,6 +189,15 @@ def _not_found(module: str) -> str:
 
 def _told(error: BaseException) -> str:
     """Describe what an import raised, with file and line."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in f.filename and f.filename != __file__
+    ]
+    # A syntax error says its own place, and was raised nowhere.
+    where = (
+        f" ({frames[-1].filename}, line {frames[-1].lineno})"
+        if frames and not isinstance(error, SyntaxError)
+        else ""
+    )
     return f"{type(error).__name__}: {error}{where}"

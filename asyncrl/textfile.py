@@ -31,6 +31,8 @@ POINTER = b"version https://git-lfs.github.com/"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 WIDE = (b"\xff\xfe", b"\xfe\xff")
 """How UTF-16 begins, which some editors and shells write."""
+RECODE = "save it as UTF-8, such as by iconv -f WINDOWS-1252 -t UTF-8"
+"""What to do with a file of another encoding, in errors."""
 
 
 @contextlib.contextmanager
@@ -180,10 +182,24 @@ def _why(line: bytes, error: ValueError) -> str:
     return said
 
 
+def not_utf8(path: str | Path) -> str:
+    """Return where a file is no UTF-8, and what to do. It can be read otherwise. Raises `OSError`, `EOFError`."""
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            if number == 1 and line.startswith(WIDE):
+                return "is UTF-16; save it as UTF-8"
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                shown = line[max(0, error.start - 20) : error.start + 20].decode("latin-1").strip()
+                return f"is not UTF-8: line {number}, near {shown!r}; {RECODE}"
+    return f"is not UTF-8; {RECODE}"
+
+
 def _decoded(written: bytes) -> str:
     if written.startswith(WIDE):
         raise ValueError("is UTF-16; save it as UTF-8")
     try:
         return written.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise ValueError(f"is not UTF-8: {error.reason} at byte {error.start}; {RECODE}") from error

@@ -2,11 +2,14 @@
 
 import os
 import resource
+import subprocess
 import sys
 
 import pytest
 
-from asyncrl.helper_process import HelperProcess
+from asyncrl import helper_process
+from asyncrl.helper_process import HelperProcess, not_ready
+from asyncrl.startup import StartDeadline
 
 ECHO = "print('ready', flush=True)\nfor line in __import__('sys').stdin: print(line.strip(), flush=True)"
 
@@ -26,3 +29,31 @@ def test_it_answers_a_process_with_more_than_a_thousand_files_open():
         for descriptor in held:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("print('ready', flush=True)", ""),
+        ("pass", "it ended before it was ready"),
+        ("print('hello')", "it printed b'hello'"),
+        ("__import__('time').sleep(600)", "it made no progress for 0.5 s"),
+    ],
+)
+def test_a_child_that_does_not_start_is_told_apart_by_what_it_did(written, why):
+    child = subprocess.Popen([sys.executable, "-S", "-c", written], stdout=subprocess.PIPE)
+    try:
+        assert not_ready(child, 0.5 if "sleep" in written else 600.0) == why
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_child_that_makes_progress_is_waited_for_however_long_it_takes(monkeypatch):
+    """On a loaded machine, imports take minutes."""
+    monkeypatch.setattr(StartDeadline, "missed", lambda deadline: "")
+    monkeypatch.setattr(helper_process, "LOOK_S", 0.05)
+    late = "__import__('time').sleep(0.5); print('ready', flush=True)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", late], stdout=subprocess.PIPE)
+    assert not_ready(child, 0.1) == ""
+    child.communicate()

@@ -46,7 +46,7 @@ LAYERS = [
     {"algo"},
     {"config_sections", "extensions"},  # What `asyncrl/extensions/` has beside its folders.
     {"conflicts", "rows"},
-    {"config_checks"},
+    {"config_checks", "config_problems"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
     {"rewards"},

@@ -35,11 +35,14 @@ def refuse_template(renderer: ChatRenderer, needs_tools: bool) -> None:
 
 def notes_on_template(renderer: ChatRenderer, needs_tools: bool) -> list[str]:
     """Return what a template leaves out that tasks of other kinds, or some turns of these, would need."""
-    listed = (TOOL_PARAMETERS, CALLS, BARE_CALLS, RESULTS) if needs_tools else (TOOLS, RESULT)
-    here = "" if needs_tools else "; these tasks do not need it"
-    return [
-        f"model.chat_template: {reason}{here}" for one in listed if (reason := renderer.traits.lacks(one))
-    ]
+    if not needs_tools:
+        # Without the details, which matter where tools are needed.
+        lacking = filter(None, map(renderer.traits.lacks, (TOOLS, RESULT)))
+        return [
+            f"model.chat_template: {reason.partition(':')[0]}; these tasks need none" for reason in lacking
+        ][:1]
+    listed = (TOOL_PARAMETERS, CALLS, BARE_CALLS, RESULTS)
+    return [f"model.chat_template: {reason}" for one in listed if (reason := renderer.traits.lacks(one))]
 
 
 def notes_on_arguments(renderer: ChatRenderer, given: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,8 @@ from asyncrl.errors import ConfigError
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
+TASKS = 100
+"""Held-out tasks that are played where neither --tasks nor the recipe says how many."""
 MAX_TOKENS = 1024
 """The most tokens of an answer with `--on`."""
 CONTEXT, AGENT_CONTEXT = 4096, 65536
@@ -27,8 +29,9 @@ OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
 def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "eval",
-        help="evaluate checkpoints on a suite, or one on an environment's held-out tasks",
-        description="Mean reward, success and pass@k with intervals clustered by task. Failures of the environment "
+        help="evaluate a run on its own held-out tasks, or checkpoints on a suite, data sets or an environment",
+        description="Of a run's folder or checkpoint alone, its own held-out tasks are played with its own settings. "
+        "Mean reward, success and pass@k with intervals clustered by task. Failures of the environment "
         "or the infrastructure are counted apart and never enter a rate. With --suite or --on several checkpoints are "
         "compared; an evaluation that was stopped goes on when its command is given again.",
     )
@@ -56,11 +59,13 @@ def add(subparsers: Subparsers) -> None:
         "--tasks",
         type=_number_or_name,
         metavar="NUMBER|FOLDER",
-        help="with --env: how many held-out tasks (100); with --harness: a folder of task folders, or an environment",
+        help="how many held-out tasks (those of eval.tasks, or 100); with --harness: a folder of task folders, or an "
+        "environment",
     )
-    parser.add_argument("--samples", type=int, help="with --env and --on: episodes a task (1); pass@k")
+    parser.add_argument("--samples", type=int, help="episodes a task (1), not with --suite; pass@k")
     parser.add_argument(
-        "--recipe", help="take limits, engine and environment settings from this recipe or config.json"
+        "--recipe",
+        help="take environment, limits and engine settings from this recipe or config.json (those of the run)",
     )
     parser.add_argument(
         "--out",
@@ -68,7 +73,9 @@ def add(subparsers: Subparsers) -> None:
         help="with --suite and --on the folder of the evaluation (evals/NAME); otherwise write the result as JSON",
     )
     parser.add_argument(
-        "--rows", type=Path, help="with --env: write each episode as a line of JSON, for `asyncrl compare`"
+        "--rows",
+        type=Path,
+        help="write each episode as a line of JSON, for `asyncrl compare`; not with --suite and --on",
     )
     parser.add_argument(
         "--fail-under",
@@ -83,8 +90,14 @@ def run(args: argparse.Namespace) -> int:
     words = args.checkpoint
     args.checkpoint = [word for word in words if not OVERRIDE.match(word)]
     args.overrides = [*(word for word in words if OVERRIDE.match(word)), *args.overrides]
-    if [bool(one) for one in (args.env, args.suite, args.on, args.harness)].count(True) != 1:
-        raise ConfigError("eval: give one of --env NAME, --harness NAME, --suite NAME and --on SET")
+    args.recipe = args.recipe or _own_recipe(args)
+    if (given := sum(map(bool, (args.env, args.suite, args.on, args.harness)))) > 1 or not (
+        given or args.recipe
+    ):
+        raise ConfigError(
+            "eval: give one of --env NAME, --harness NAME, --suite NAME and --on SET; a run's folder (runs/NAME), or "
+            "--recipe RECIPE, needs none, and its own held-out tasks are played"
+        )
     for option in ("limit", "max_tokens"):
         if getattr(args, option) is not None and not args.on:
             raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
@@ -103,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         for option in ("tasks", "rows"):
             if getattr(args, option) is not None:
                 raise ConfigError(
-                    f"eval: --{option} goes with --env; --on has --limit and writes all samples"
+                    f"eval: --{option} goes with --env or a run; --on has --limit and writes all samples"
                 )
         return run_suite(
             args, suite_on(_sets(args.on), args.limit or 0, args.samples or 1, args.max_tokens or MAX_TOKENS)
@@ -114,12 +127,25 @@ def run(args: argparse.Namespace) -> int:
 
         for option in ("tasks", "samples", "rows"):
             if getattr(args, option) is not None:
-                raise ConfigError(f"eval: --{option} goes with --env; a suite says itself what is played")
+                raise ConfigError(
+                    f"eval: --{option} goes with --env or a run; a suite says itself what is played"
+                )
         return run_suite(args, load_suite(args.suite))
     if len(args.checkpoint) != 1:
-        raise ConfigError("eval: --env takes one checkpoint; give a --suite to compare several")
-    number = args.tasks if isinstance(args.tasks, int) else 0
-    return _run_environment(args, args.checkpoint[0], number or 100, args.samples or 1)
+        raise ConfigError(
+            "eval: one checkpoint at a time without --suite and --on; `asyncrl compare` compares the --rows of several"
+        )
+    return _run_environment(args, args.checkpoint[0], args.samples or 1)
+
+
+def _own_recipe(args: argparse.Namespace) -> str:
+    """Return the configuration of the checkpoint's own run where nothing else says what is played, else ""."""
+    from asyncrl.run.checkpoints import run_of
+
+    if args.env or args.suite or args.on or args.harness:
+        return ""
+    run = run_of(args.checkpoint[0]) if args.checkpoint else None
+    return "" if run is None else str(run / "config.json")
 
 
 def _number_or_name(text: str) -> int | str:
@@ -135,7 +161,7 @@ def _sets(given: str) -> dict[str, str]:
     return found
 
 
-def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samples: int) -> int:
+def _run_environment(args: argparse.Namespace, checkpoint: str, samples: int) -> int:
     from asyncrl.commands.eval_suite import any_under
     from asyncrl.config import apply_override, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
@@ -150,7 +176,7 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
         harness = _there(args.harness) if args.harness.endswith(".toml") else args.harness
         fixed += ['env.name="agent"', f"env.config.harness={json.dumps(harness)}"]
         fixed += [f"env.config.tasks={json.dumps(_there(args.tasks))}"]
-    else:
+    elif args.env:
         fixed += [f"env.name={json.dumps(absolute(args.env, Path.cwd()))}"]
     if args.recipe:
         config = load_recipe(args.recipe, [*fixed, *args.overrides])
@@ -171,6 +197,9 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, tasks: int, samp
         print(f"note: {note}", file=sys.stderr)
     # A known data set stands for the environment that plays it.
     env = config.env.name
+    tasks = args.tasks if isinstance(args.tasks, int) else 0
+    # A recipe may have its evaluation turned off.
+    tasks = tasks or (config.eval.tasks if args.recipe else 0) or TASKS
     with scratch_folder("eval", "logs of this evaluation") as folder:
         groups = play_checkpoint(config, folder, checkpoint, env, tasks, samples)
         if args.rows:

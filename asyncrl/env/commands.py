@@ -15,11 +15,13 @@ from typing import Any
 from asyncrl.config import parse_value
 from asyncrl.console import shown
 from asyncrl.env.check import TASKS, check_env, end_launcher
+from asyncrl.env.config_check import check_settings
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, Env, ToolCall
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError
 from asyncrl.rows.known_sets import known_sets
+from asyncrl.rows.settings import with_data
 from asyncrl.types import Message, Task
 
 EXAMPLE = "GuessNumber"
@@ -141,18 +143,38 @@ def _check(names: Sequence[str], everything: bool, config: dict[str, Any], tasks
     failed = 0
     for name in sorted(ENVS) if everything else names:
         print(name)
+        name, settings = _of_set(name, config)
         env_class = load_env(name)
         if everything and (missing := _missing(env_class)):
             print(f"  skipped: needs {missing}")
             continue
-        for finding in check_env(name, config, tasks or getattr(env_class, "check_tasks", TASKS)):
+        check_settings(name, settings, "--config")
+        for finding in check_env(name, settings, tasks or getattr(env_class, "check_tasks", TASKS)):
             failed += not finding.ok
             print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"))
     return 1 if failed or not (names or everything) else 0
 
 
+def _of_set(name: str, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the environment that plays a known data set, with its settings, for which `config` is as `[data]`; any
+    other environment as given. Raises `ConfigError`."""
+    if name not in known_sets():
+        return name, config
+    if player := known_sets()[name].env:
+        raise ConfigError(
+            f"{name!r} is played by the environment {player!r}; see its rows by `asyncrl try RECIPE env.name={name}`"
+        )
+    try:
+        env = with_data({"env": {"name": name}, "data": config})["env"]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return env["name"], env["config"]
+
+
 async def _play(name: str, seed: int, config: dict[str, Any]) -> int:
     """Print observations and read actions until the episode ends."""
+    name, config = _of_set(name, config)
+    check_settings(name, config, "--config")
     host = EnvHost(lease_s=24 * 3600.0)
     try:
         session = await host.open(_task(name, seed, config), config)

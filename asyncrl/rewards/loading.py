@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asyncrl.algo.signature import top_level_names
 from asyncrl.errors import ConfigError
 from asyncrl.rewards.protocol import Reward
 
@@ -78,9 +81,27 @@ def _named(name: str, key: str, timeout_s: Any, may_skip: bool) -> Reward:
         if limit <= 0:
             raise ConfigError(f"{key}.timeout_s: must be above 0, got {timeout_s!r}")
         return UserFunction(name, key, limit, may_skip)
+    raise ConfigError(f"{key}: unknown reward {name!r}{_meant(name)}; allowed: {ALLOWED}")
+
+
+def _meant(name: str) -> str:
+    """Return what somebody may have meant by a name that is none, "" for no idea."""
+    if name.endswith(".py"):
+        there: list[str] = []
+        with contextlib.suppress(ConfigError):
+            there = [
+                one
+                for one, node in top_level_names("data.reward", name).items()
+                if isinstance(node, ast.FunctionDef)
+            ]
+        return f"; a function in a file is FILE.py:FUNCTION{f', such as {name}:{there[0]}' if there else ''}"
+    module, dot, function = name.rpartition(".")
+    if dot and module.replace(".", "").isidentifier() and function.isidentifier():
+        return f"; a function in a module is {module}:{function}"
+    if "," in name:
+        return '; several are a list, ["math", "exact"]'
     close = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ConfigError(f"{key}: unknown reward {name!r}{hint}; allowed: {ALLOWED}")
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _pattern(pattern: str, key: str) -> Reward:

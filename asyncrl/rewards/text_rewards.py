@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
 from typing import Any
 
 import regex
@@ -15,6 +16,7 @@ from asyncrl.rewards.answers.gold import published_answer
 from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.rewards.protocol import Completion, NotJudged, Score
 from asyncrl.rewards.rows import describe_row
+from asyncrl.rows.question import labelled_choices
 
 PATTERN_TIMEOUT_S = 2.0
 """The time limit of one search."""
@@ -85,21 +87,17 @@ class Choice(_TextReward):
 
     def _right(self, row: Mapping[str, Any]) -> list[str]:
         found = published_answer(row)
-        options = row.get("choices", row.get("options"))
-        if isinstance(options, Mapping):
-            labels, texts = options.get("label"), options.get("text")
-            if isinstance(labels, list) and isinstance(texts, list):
-                options = dict(zip(map(str, labels), texts, strict=False))
-            names, texts = list(options), list(options.values())
-        else:
-            texts = list(options) if isinstance(options, list | tuple) else []
-            names = [chr(ord("A") + place) for place in range(len(texts) or 26)]
-        if isinstance(found, int) and not isinstance(found, bool):
+        try:
+            options = labelled_choices(row)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        names, texts = [label for label, _ in options] or list(ascii_uppercase), [text for _, text in options]
+        if isinstance(found, int) and not isinstance(found, bool) and str(found) not in names:
             if not 0 <= found < len(names):
                 raise ValueError(f"the answer is choice number {found} of {len(names)}")
-            return [str(names[found]).upper()]
-        if found in texts:
-            return [str(names[texts.index(found)]).upper()]
+            return [names[found].upper()]
+        if str(found) in texts and str(found).upper() not in map(str.upper, names):
+            return [names[texts.index(str(found))].upper()]
         letter = chosen(canonical(str(found)))
         if not letter:
             raise ValueError(f"the answer {found!r:.80} is no letter, number or text of a choice")

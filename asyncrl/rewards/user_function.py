@@ -39,7 +39,8 @@ class UserFunction:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{key}: {path!r}: {error}") from error
         self.path, self.timeout_s, self.may_skip = path, timeout_s, may_skip
-        self.name = getattr(function, "__name__", path.rpartition(":")[2])
+        # Not its `__name__`, which is "<lambda>" or that of what decorates it.
+        self.name = path.rpartition(":")[2]
         count = 1 if inspect.iscoroutinefunction(function) else PROCESSES
         self._process = UserProcess(
             [sys.executable, "-P", str(MAIN)], {"path": sys.path, "function": path}, count, path
@@ -99,7 +100,12 @@ class UserFunction:
             table = value["table"]
             name = next((name for name in ("score", "reward", "total") if name in table), None)
             if name is None:
-                raise NotJudged(self._told(completion, f"returned a table without 'score': {table!r:.200}"))
+                raise NotJudged(
+                    self._told(
+                        completion,
+                        f"returned a table without 'score', the number that is the reward: {table!r:.200}",
+                    )
+                )
             components = {key: float(one) for key, one in table.items() if key != name and _is_number(one)}
             value = table[name]
         if value is None and self.may_skip:

@@ -71,13 +71,17 @@ async def _serve(function: Any, signature: Any, answer: Any) -> None:
 
 
 async def _called(function: Any, signature: Any, items: list[dict[str, Any]]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
     try:
         if signature.is_batch:
-            found = function(**signature.arguments(items))
+            given = signature.arguments(items)
+            found = function(**given)
             found = await found if inspect.isawaitable(found) else found
             values = _listed(found)
         else:
-            results = [function(**signature.arguments([item])) for item in items]
+            calls = [signature.arguments([item]) for item in items]
+            given = calls[0]
+            results = [function(**call) for call in calls]
             if any(inspect.isawaitable(one) for one in results):
                 results = list(await asyncio.gather(*results))
             values = [_plain(one) for one in results]
@@ -86,8 +90,22 @@ async def _called(function: Any, signature: Any, items: list[dict[str, Any]]) ->
             raise
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        return {"error": f"raised {type(error).__name__}: {error}{where}"[:2000]}
+        told = f"raised {type(error).__name__}: {error}{where}"[:2000]
+        if isinstance(error, TypeError | AttributeError | KeyError | IndexError):
+            # What it was given is often of another kind than its writer thought.
+            told += f"; it was called with {_kinds(given, signature.names)}"
+        return {"error": told}
     return {"values": values}
+
+
+def _kinds(given: dict[str, Any], names: list[str]) -> str:
+    """Return the kinds of the values of a call, of lists with that of their items."""
+
+    def kind(value: Any) -> str:
+        inner = f" of {type(value[0]).__name__}" if isinstance(value, list) and value else ""
+        return type(value).__name__ + inner
+
+    return ", ".join(f"{name}: {kind(given[name])}" for name in names if name in given) or "no argument"
 
 
 def _listed(found: Any) -> Any:

@@ -14,10 +14,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from asyncrl.helper_process import not_ready
 from asyncrl.rewards.protocol import NotJudged
 
 START_S = 300.0
-"""A user's module may import a lot."""
+"""How long it may make no progress before it is ready: a user's module may wait for a server, or load a model."""
 LINE_BYTES = 1 << 26
 GRACE_S = 10.0
 
@@ -63,24 +64,27 @@ class UserProcess:
         with self._lock:
             if self._shares:
                 if self._shared is None or self._shared.ended:
-                    self._shared = self._start()
+                    self._shared = self._started(self._reserve())
                 return self._shared
             while not self._free and len(self._all) >= self._count:
                 self._lock.wait()
             if self._free:
                 return self._free.pop()
             worker = self._reserve()
-        worker.start(self._first)
-        return worker
+        return self._started(worker)
 
     def _reserve(self) -> _Worker:
         worker = _Worker(self._argv, self._what, self._shares)
         self._all.add(worker)
         return worker
 
-    def _start(self) -> _Worker:
-        worker = self._reserve()
-        worker.start(self._first)
+    def _started(self, worker: _Worker) -> _Worker:
+        try:
+            worker.start(self._first)
+        except BaseException:
+            # Else its place would be taken for good, and calls would wait for it.
+            self._give_back(worker, usable=False)
+            raise
         return worker
 
     def _give_back(self, worker: _Worker, usable: bool) -> None:
@@ -113,20 +117,14 @@ class _Worker:
             self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         assert process.stdin is not None and process.stdout is not None
-        timer = threading.Timer(START_S, process.kill)
-        timer.start()
-        try:
+        # One that has ended already says so by its output, which has ended, too.
+        with contextlib.suppress(OSError):
             process.stdin.write(first)
             process.stdin.flush()
-            is_ready = process.stdout.readline().strip() == b"ready"
-        except OSError:
-            is_ready = False
-        finally:
-            timer.cancel()
-        if not is_ready:
+        if why := not_ready(process, START_S):
             self.ended = True
             raise NotJudged(
-                f"reward {self._what}: its process did not start; its error is in this process's log"
+                f"reward {self._what}: its process did not start: {why}; its error is in this process's log"
             )
         threading.Thread(target=self._read, name=f"reward {self._what}", daemon=True).start()
 

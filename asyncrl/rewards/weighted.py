@@ -28,9 +28,14 @@ class Weighted:
 
     def _sum(self, completion: Completion, scores: Sequence[Score]) -> Score:
         total, components, said = 0.0, {}, False
-        for (name, _, weight), score in zip(self.parts, scores, strict=True):
+        for (name, reward, weight), score in zip(self.parts, scores, strict=True):
             components.update(
-                {f"{name}/{inner}": value for inner, value in score.components.items() if inner != name}
+                {
+                    f"{name}/{inner}": value
+                    for inner, value in score.components.items()
+                    # A reward's own name, which is another one here where two have the same.
+                    if inner not in (name, getattr(reward, "name", name))
+                }
             )
             if score.total != score.total:
                 continue

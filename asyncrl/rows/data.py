@@ -296,8 +296,11 @@ def _reader(
         notes.append(
             f"{rows.name}: neither in the prompt nor the answer, only given to rewards: {', '.join(unsaid)}{often}"
         )
-    if not template.answered and not settings.set:
-        notes.append(f"{rows.name}: has no column with an answer; the reward gets the row without `answer`")
+    if not template.answered and not settings.set and not _ends_with_answer(template, rows):
+        notes.append(
+            f"{rows.name}: has no column with an answer; the reward gets the row without `answer`, unless data.answer "
+            "names one"
+        )
 
     def read(row: Mapping[str, Any]) -> dict[str, Any]:
         answer = template.right_answer(row)
@@ -308,6 +311,15 @@ def _reader(
 
     needed = sorted(template.shown | template.answered)
     return read, f"a value in each of the columns {', '.join(needed)}"
+
+
+def _ends_with_answer(template: Template, rows: Rows) -> bool:
+    """Whether the first row is a conversation that ends with the assistant's words, which are the right answer."""
+    try:
+        return template.right_answer(rows[0]) is not None
+    except (KeyError, TypeError, ValueError, IndexError):
+        # Said with its row when all are read.
+        return False
 
 
 def opening(data: Mapping[str, Any]) -> list[Message]:
@@ -352,9 +364,12 @@ def _check_apart(train: Sequence[_Scanned], heldout: Sequence[_Scanned], aside: 
         for other in heldout
         if len(places := np.flatnonzero(other.prompts == one.prompts[rows[0]]))
     )
+    todo = "Take other rows, or have these training rows left out by data.dedupe=true"
+    if total == sum(len(one.prompts) for one in train):
+        todo = "These are all there are: leave data.heldout out, and data.heldout_share of them is held out"
     raise ConfigError(
         f"data.heldout: {total} training rows have the prompt of a held-out row: {one.rows.where(int(rows[0]))}, and "
-        f"{other.rows.where(int(same))}. Take other rows, or have these training rows left out by data.dedupe=true"
+        f"{other.rows.where(int(same))}. {todo}"
     )
 
 
@@ -424,11 +439,24 @@ def _trained(
         if settings.limit:
             mask[np.flatnonzero(mask)[settings.limit :]] = False
         if not mask.any():
+            if not one.usable.any():
+                # Columns or a reward are wrong, and no row.
+                raise ConfigError(
+                    f"data.reward: {resolved(settings).reward!r} can judge none of these {len(mask)} rows: "
+                    f"{one.why}{_hint(one, settings)}"
+                )
             raise ConfigError(
                 f"data.train: {one.rows.name}: none of its {len(mask)} rows is left to train on: "
                 f"{_where_they_are(train, place, aside, dedupe, settings)}"
             )
     return kept
+
+
+def _hint(one: _Scanned, settings: DataConfig) -> str:
+    """Return which setting may help where a reward can judge no row."""
+    if settings.answer or ANSWER in one.read(one.rows[0]):
+        return ""
+    return "; data.answer names the column with the right answer"
 
 
 def _where_they_are(

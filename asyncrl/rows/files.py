@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.textfile import BOM, json_records, loads, not_data, open_bytes, plain_suffix
+from asyncrl.textfile import BOM, json_records, loads, not_data, not_utf8, open_bytes, plain_suffix
 from asyncrl.textfile import SUFFIXES as COMPRESSED
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -68,7 +68,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         with open_bytes(path) as file:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8: {error}") from error
+        raise InputError(f"{path}: {not_utf8(path)}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from string import ascii_uppercase
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 QUESTIONS = ("question", "problem", "Question", "Problem", "prompt", "query", "instruction")
@@ -14,6 +15,8 @@ AFTER = ("input",)
 """Columns with what an instruction is to be applied to (Alpaca)."""
 CHOICES = ("choices", "options")
 """Columns with the answers to choose among (MMLU, ARC, CommonsenseQA, RACE)."""
+LETTERED = ("{}", "option_{}", "option{}", "choice_{}", "choice{}", "op{}")
+"""Names of columns with a choice each, around its letter (MMLU's CSV files, C-Eval, MedMCQA)."""
 
 PARTS = (*BEFORE, *CHOICES)
 """What is often part of a question, and never left out in silence."""
@@ -24,7 +27,19 @@ def question_columns(columns: Sequence[str]) -> list[str]:
     question = next((name for name in QUESTIONS if name in columns), None)
     if question is None:
         return []
-    return [question, *(name for name in (*BEFORE, *AFTER, *CHOICES) if name in columns)]
+    choices = [name for name in CHOICES if name in columns] or list(lettered_columns(columns).values())
+    return [question, *(name for name in (*BEFORE, *AFTER) if name in columns), *choices]
+
+
+def lettered_columns(columns: Collection[str]) -> dict[str, str]:
+    """Return the columns that hold a choice each, by their letters from A on; none unless there are two at least."""
+    for form in LETTERED:
+        for letters in (ascii_uppercase, ascii_lowercase if form != "{}" else ""):
+            found = {letter.upper(): form.format(letter) for letter in letters}
+            there = dict(itertools.takewhile(lambda pair: pair[1] in columns, found.items()))
+            if len(there) > 1:
+                return there
+    return {}
 
 
 def whole_question(row: Mapping[str, Any]) -> str:
@@ -37,15 +52,25 @@ def whole_question(row: Mapping[str, Any]) -> str:
     for part in parts:
         if not isinstance(part, str):
             key = next(key for key, value in row.items() if value is part)
-            raise TypeError(f"{key}: must be text, got {part!r:.80}")
+            raise TypeError(f"{key}: must be text, got {part!r:.80}{_inside(key, part)}")
     return "\n".join([*parts, *map(": ".join, labelled_choices(row))])
+
+
+def _inside(column: str, value: Any) -> str:
+    """Return how a text inside a column is named, "" where it has none."""
+    name = (
+        next((key for key, one in value.items() if isinstance(one, str)), "")
+        if isinstance(value, Mapping)
+        else ""
+    )
+    return f'; name a field of it by data.prompt="{{{column}.{name}}}"' if name.isidentifier() else ""
 
 
 def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return label and text of each choice of a row; none without choices. Raises `TypeError`."""
     name = next((name for name in CHOICES if row.get(name)), None)
     if name is None:
-        return []
+        return [(letter, str(row[column])) for letter, column in lettered_columns(row).items()]
     found = row[name]
     if isinstance(found, Mapping) and {"text", "label"} <= found.keys():
         labels, texts = found["label"], found["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import glob
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ class Rows(Sequence[dict[str, Any]]):
         for _, table in tables:
             self._starts.append(self._starts[-1] + len(table))
         self._written = written
+        self._named_apart = len({Path(where).name for where, _ in tables}) == len(tables)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -68,7 +70,7 @@ class Rows(Sequence[dict[str, Any]]):
     def row_id(self, index: int) -> str:
         """Return what row `index` is known by, the same whenever the same file is read."""
         where, _, at = self._find(index)
-        return f"{Path(where).name if self._local(where) else where}:{at}"
+        return f"{Path(where).name if self._local(where) and self._named_apart else where}:{at}"
 
     def where(self, index: int) -> str:
         """Return how errors name row `index`: with the line of a text file, else with its number from 1."""
@@ -102,10 +104,13 @@ def read_rows(source: DataSource | str, *, split: str | None = None, key: str = 
         rows = _read_folder(path, split, bool(source.split), key)
     elif path.exists():
         rows = _read_files(source.path, [path], key)
+    elif glob.has_magic(source.path):
+        rows = _read_matching(source, path, key)
     elif is_local(source.path):
+        several = '; several are a list, ["a.jsonl", "b.jsonl"], or a pattern such as "*.jsonl"'
         raise ConfigError(
             f"{key}: there is no file or folder {source.path!r}; expected a file ({', '.join(FORMATS)}, also with "
-            f"{' or '.join(COMPRESSED)}), a folder, or a name on the hub"
+            f"{' or '.join(COMPRESSED)}), a folder, or a name on the hub{several if ',' in source.path else ''}"
         )
     else:
         from asyncrl.rows.hub import read_hub
@@ -115,6 +120,16 @@ def read_rows(source: DataSource | str, *, split: str | None = None, key: str = 
     if not len(rows):
         raise InputError(f"{key}: {rows.name}: holds no row")
     return rows
+
+
+def _read_matching(source: DataSource, pattern: Path, key: str) -> Rows:
+    """Read the files that a pattern with `*` or `?` matches, in the order of their names."""
+    files = [Path(found) for found in sorted(glob.glob(str(pattern), recursive=True))]
+    files = [file for file in files if file.is_file()]
+    if not files:
+        raise ConfigError(f"{key}: no file matches {source.path!r}")
+    _check_unread(source, files[0], key)
+    return _read_files(source.path, files, key)
 
 
 def _check_unread(source: DataSource, path: Path, key: str) -> None:
@@ -155,22 +170,29 @@ def _read_folder(folder: Path, split: str, asked: bool, key: str) -> Rows:
     import datasets
 
     if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-        try:
-            found = datasets.load_from_disk(str(folder))
-        except Exception as error:
-            raise InputError(f"{key}: {folder}: cannot be read: {_first_line(error)}") from error
-        if isinstance(found, datasets.DatasetDict):
+        name, place = folder.name, folder
+        if splits := _saved_splits(folder):
             chosen = split or SPLIT
-            if chosen not in found:
-                raise ConfigError(f"{key}: {folder} has no split {chosen!r}; it has {', '.join(found)}")
-            found = found[chosen]
-            name = f"{folder.name}/{chosen}"
-        elif asked and split != str(found.split):
+            if chosen not in splits:
+                raise ConfigError(
+                    f"{key}: {folder} has no split {chosen!r}; it has {', '.join(splits)}: name one by "
+                    f'{{ path = "{folder.name}", split = "{splits[0]}" }}'
+                )
+            name, place = f"{folder.name}/{chosen}", folder / chosen
+        try:
+            state = json.loads((place / "state.json").read_text())
+            if not state.get("_data_files", True):
+                # `datasets` fails on it.
+                raise InputError(f"{key}: {place}: holds no row")
+            found = datasets.Dataset.load_from_disk(str(place))
+        except Exception as error:
+            raise _own_error(error) or InputError(
+                f"{key}: {place}: cannot be read: {_first_line(error)}"
+            ) from error
+        if not splits and asked and split != str(found.split):
             raise ConfigError(
                 f"{key}: {folder} was saved without splits, and has no {split!r}; leave split out"
             )
-        else:
-            name = folder.name
         return Rows(str(folder), [(name, _undecoded(found))], written=False)
     files = sorted(file for file in folder.iterdir() if file.is_file() and format_of(file) in FORMATS)
     of_split = [file for file in files if split and split in re.split(r"[^a-z]+", file.name.lower())]
@@ -179,6 +201,16 @@ def _read_folder(folder: Path, split: str, asked: bool, key: str) -> Rows:
         what = f"of the split {split!r} " if split else ""
         raise ConfigError(f"{key}: {folder}: holds no file {what}to read ({', '.join(FORMATS)})")
     return _read_files(str(folder), files, key)
+
+
+def _saved_splits(folder: Path) -> list[str]:
+    """Return the splits of a folder that `datasets` saved; none of one that was saved without."""
+    try:
+        return list(json.loads((folder / "dataset_dict.json").read_text())["splits"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'dataset_dict.json'}: cannot be read: {error}") from error
 
 
 def _text(path: Path) -> datasets.Dataset:

@@ -15,7 +15,10 @@ from asyncrl.types import Message
 FIELD = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}")
 """A column in braces, with the names of fields inside it after dots; doubled braces stand for themselves."""
 CONVERSATIONS = ("messages", "conversations", "conversation")
-ANSWERS = ("answer", "Answer", "expected_answer", "final_answer", "solution", "ground_truth", "target")
+ANSWERS = (
+    *("answer", "Answer", "expected_answer", "final_answer", "solution", "ground_truth", "target"),
+    *("answerKey", "correct_answer", "output", "response"),
+)
 """Columns with an answer, of which the first that is there is taken."""
 INSIDE = {"reward_model": "{reward_model.ground_truth}"}
 """Answers that other trainers' files have inside a column (verl)."""
@@ -115,6 +118,8 @@ class Template:
         fields = [name.partition(".")[0] for name in FIELD.findall(text) if name]
         if not fields and text and key != "data.system":
             hint = "" if FIELD.search(text) else "; a template names columns in braces"
+            if text.partition(".")[0] in self._columns and FIELD.fullmatch(f"{{{text}}}"):
+                hint = f'; a field inside a column is in braces: "{{{text}}}"'
             raise ConfigError(
                 f"{key}: {self._name} has no column {text!r}{hint}; there are: {', '.join(self._columns)}"
             )
@@ -130,13 +135,22 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
         if match[1] is None:
             return match[0][0]
         found: Any = row
-        for name in match[1].split("."):
+        for depth, name in enumerate(names := match[1].split(".")):
             if not isinstance(found, Mapping) or name not in found:
-                raise KeyError(match[1])
+                raise _absent(names, depth, found)
             found = found[name]
         return found if isinstance(found, str) else _text(found)
 
     return FIELD.sub(value, template)
+
+
+def _absent(names: Sequence[str], depth: int, found: Any) -> Exception:
+    """Return what is wrong where `found`, what `names` lead to as far as `depth`, has not the next one."""
+    if not depth:
+        return KeyError(names[0])
+    column = ".".join(names[:depth])
+    inside = f"it has {', '.join(map(str, found))}" if isinstance(found, Mapping) else f"it is {found!r:.80}"
+    return ValueError(f"{column} has no field {names[depth]!r}; {inside}")
 
 
 def _text(value: Any) -> str:

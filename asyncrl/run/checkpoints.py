@@ -17,6 +17,8 @@ from asyncrl.errors import InputError
 
 KEPT_CHECKPOINTS = 2
 """So many stay in a run's folder, while a further one is written."""
+CHECKPOINTS = "checkpoints"
+"""Their folder in that of a run."""
 MARKER = "complete.json"
 """Written last; lists size and checksum of every other file."""
 STATE = "training_state"
@@ -54,10 +56,25 @@ def complete_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
+def run_of(path: str) -> Path | None:
+    """Return the folder of the run whose folder, or one of whose checkpoints, `path` is; None for anything else.
+
+    Raises `InputError` for the folder of a run that has no complete checkpoint yet.
+    """
+    folder = Path(path).absolute()
+    if folder.parent.name == CHECKPOINTS and (folder.parent.parent / "config.json").is_file():
+        return folder.parent.parent
+    if not ((folder / "config.json").is_file() and (folder / CHECKPOINTS).is_dir()):
+        return None
+    if not complete_checkpoints(folder / CHECKPOINTS):
+        raise InputError(f"{path}: has no complete checkpoint yet")
+    return folder
+
+
 def newest_of_run(path: str) -> str:
     """Return the newest complete checkpoint of a run, whose folder `path` is; any other path or name as given."""
     folder = Path(path)
-    found = complete_checkpoints(folder / "checkpoints") if (folder / "checkpoints").is_dir() else []
+    found = complete_checkpoints(folder / CHECKPOINTS) if (folder / CHECKPOINTS).is_dir() else []
     return str(found[0][1]) if found else path
 
 

@@ -33,7 +33,13 @@ def model_card(
     name: ORG/NAME. version: the optimizer steps the model has taken. summary: of the run, empty where it has none.
     steps: its metrics in order. adapter: the repository has the adapter alone. curve: the file `CURVE` is beside it.
     """
-    parts = [_head(config, adapter), f"# {name.partition('/')[2]}", _about(config, version, adapter)]
+    # A run of `asyncrl sft` plays nothing, and has no reward.
+    supervised = bool(steps) and not any("reward/mean" in step for step in steps)
+    parts = [
+        _head(config, adapter, supervised),
+        f"# {name.partition('/')[2]}",
+        _about(config, version, adapter),
+    ]
     parts += [_use(name, adapter), "## Results", _results(summary, version)]
     if curve:
         parts.append(f"![Reward by step]({CURVE})")
@@ -48,13 +54,14 @@ def hub_names(sources: Any) -> list[str]:
     return [path for path in paths if NAME.fullmatch(path)]
 
 
-def _head(config: Config, adapter: bool) -> str:
+def _head(config: Config, adapter: bool, supervised: bool) -> str:
     lines = ["---", f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
     if NAME.fullmatch(config.model.path):
         lines.append(f"base_model: {config.model.path}")
     if sets := dict.fromkeys(hub_names(config.data.train) + hub_names(config.sft.data)):
         lines += ["datasets:", *(f"- {one}" for one in sets)]
-    return "\n".join([*lines, "tags:", "- asyncrl", "- reinforcement-learning", "---"])
+    kind = config.sft.objective.replace("likelihood", "sft") if supervised else "reinforcement-learning"
+    return "\n".join([*lines, "tags:", "- asyncrl", f"- {kind}", "---"])
 
 
 def _about(config: Config, version: int, adapter: bool) -> str:

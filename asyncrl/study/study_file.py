@@ -33,8 +33,9 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from asyncrl.config import Config, explain_problem, with_files_in
+from asyncrl.config import Config, with_files_in
 from asyncrl.config_checks import check_objective
+from asyncrl.config_problems import explain_problems
 from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
 from asyncrl.launch.models.local_models import load_recipe
@@ -177,8 +178,8 @@ def read_study(path: Path) -> Study:
         study._folder = str(folder)
         return study
     except ValidationError as error:
-        problems = "\n".join(f"  {explain_problem(problem, Study)}" for problem in error.errors())
-        raise ConfigError(f"{path}: {error.error_count()} problem(s):\n{problems}") from None
+        told = [f"  {line}" for line in explain_problems(error.errors(), Study).values()]
+        raise ConfigError(f"{path}: {len(told)} problem(s):\n" + "\n".join(told)) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 

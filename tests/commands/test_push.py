@@ -16,6 +16,7 @@ from asyncrl.commands.push import lay_out
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.run.checkpoints import MARKER, STATE, VALUES
+from asyncrl.run.model_card import model_card
 from tests.rows.hub_server import LARGE, TOKEN, Hub
 
 SUMMARY = {
@@ -140,6 +141,15 @@ def test_an_adapter_goes_alone_with_its_tokenizer_and_names_its_base(run, tmp_pa
     }
     card = (tmp_path / "out" / "README.md").read_text()
     assert head_of(card)["library_name"] == "peft" and "AutoPeftModelForCausalLM" in card
+
+
+@pytest.mark.parametrize(("objective", "tag"), [("likelihood", "sft"), ("dpo", "dpo")])
+def test_a_model_of_supervised_training_is_not_called_one_of_reinforcement_learning(objective, tag):
+    config = parse_config(
+        {"model": {"path": "org/base"}, "env": {"name": "gridworld"}, "sft": {"objective": objective}}
+    )
+    steps = [{"step": 1, "sft/loss": 0.5}]
+    assert head_of(model_card(config, "me/mine", 1, {}, steps))["tags"] == ["asyncrl", tag]
 
 
 @pytest.mark.slow

@@ -166,3 +166,20 @@ def test_a_new_file_replaces_none_and_elsewhere_it_is_named_by_its_path(tmp_path
     assert main(["env", "new", str(tmp_path / "none" / "guess.py")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["check", "play"])
+def test_an_environment_that_needs_settings_says_which(command, capsys):
+    assert main(["env", command, "dataset"]) == 2
+    assert "--config.data: missing; " in capsys.readouterr().err
+
+
+def test_a_known_data_set_is_checked_by_its_name(tmp_path, capsys):
+    rows = [{"question": f"How many are {n}?", "answer": f"Count.\n#### {n}"} for n in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = json.dumps({"train": str(tmp_path / "rows.jsonl"), "reward": "exact"})
+    main(["env", "check", "gsm8k", "--tasks", "3", "--config", config])
+    said = capsys.readouterr().out
+    assert "  ok      messages are well formed: 0 malformed" in said
+    assert main(["env", "check", "humaneval"]) == 2
+    assert "'humaneval' is played by the environment 'asyncrl." in capsys.readouterr().err

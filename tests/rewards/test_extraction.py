@@ -53,19 +53,20 @@ def test_the_final_answer_is_found(text, answer):
     assert extract(text) == answer
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<think>30939 - 39753 is negative: \\boxed{1}.</think>\n\nThe answer is -8814.",
-        "<think>\n\n</think>\n\n-8814",
-        "The answer is -8814.",
-        "30939 - 39753 = **-8814**",
-        r"30939 - 39753 = \boxed{-8814}",
-        "The result of the subtraction is:\n\n$$\n30939 - 39753 = \\boxed{-8814}\n$$",
-        "**Answer:** -8814",
-        "The difference is **-8,814**.",
-    ],
-)
+AS_QWEN3 = [
+    "<think>30939 - 39753 is negative: \\boxed{1}.</think>\n\nThe answer is -8814.",
+    "<think>\n\n</think>\n\n-8814",
+    "The answer is -8814.",
+    "30939 - 39753 = **-8814**",
+    r"30939 - 39753 = \boxed{-8814}",
+    "The result of the subtraction is:\n\n$$\n30939 - 39753 = \\boxed{-8814}\n$$",
+    "**Answer:** -8814",
+    "The difference is **-8,814**.",
+]
+"""Right answers to 30939 - 39753, as Qwen3 writes them."""
+
+
+@pytest.mark.parametrize("text", AS_QWEN3)
 def test_right_answers_as_qwen3_writes_them_are_right_in_the_calculator(text):
     from asyncrl.rewards.answers.equality import is_number
 

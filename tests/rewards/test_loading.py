@@ -1,11 +1,15 @@
 """Rewards by name and from the user's own files: what they return, and what is said where they do not."""
 
 import asyncio
+import re
+import sys
 
 import pytest
 
 from asyncrl.errors import ConfigError
 from asyncrl.rewards import Completion, NotJudged, load_reward
+from asyncrl.rewards.user_process import UserProcess
+from tests.rewards.test_extraction import AS_QWEN3
 
 FUNCTIONS = """
 import asyncio, os, signal, time
@@ -34,6 +38,9 @@ def number(completions): return 1.0
 def hanging(completion): time.sleep(1000)
 async def waiting(completion): await asyncio.sleep(1000)
 def dying(completion): os._exit(3)
+def indexing(completions, answer): return [c[0]["content"] == a for c, a in zip(completions, answer)]
+def parts(completion): return {"form": 1.0}
+half = lambda completion: 0.5
 def unknown(x, y): return 0
 class Thing: pass
 """
@@ -116,6 +123,15 @@ def test_a_list_is_a_weighted_sum_whose_parts_are_components(file):
         ("mth", "data.reward: unknown reward 'mth'; did you mean 'math'?; allowed: math, exact"),
         ("", "data.reward: unknown reward ''"),
         ([], "data.reward: must name a reward, got []"),
+        (
+            "math,exact",
+            'data.reward: unknown reward \'math,exact\'; several are a list, ["math", "exact"]; allowed',
+        ),
+        ("mine.f", "data.reward: unknown reward 'mine.f'; a function in a module is mine:f; allowed"),
+        (
+            "nowhere.py",
+            "data.reward: unknown reward 'nowhere.py'; a function in a file is FILE.py:FUNCTION; allowed",
+        ),
         ([{"nme": "math"}], "data.reward[0]: must be a text or a table with a name"),
         (
             [{"name": "math", "wight": 2}],
@@ -142,6 +158,11 @@ def test_a_function_that_no_call_fits_is_refused_at_the_start(file, name, why):
     assert why in str(refused.value)
 
 
+def test_right_answers_as_qwen3_writes_them_are_worth_one():
+    row = {"question": "30939 - 39753", "answer": "-8814"}
+    assert [score.total for score in scored("math", *(said(text, **row) for text in AS_QWEN3))] == [1.0] * 8
+
+
 @pytest.mark.parametrize(
     ("spec", "row", "text", "total", "extracted"),
     [
@@ -156,6 +177,9 @@ def test_a_function_that_no_call_fits_is_refused_at_the_start(file, name, why):
         ("choice", {"answer": "B"}, "The answer is (B).", 1.0, "B"),
         ("choice", {"answer": 1, "choices": ["x", "y"]}, "I choose B", 1.0, "B"),
         ("choice", {"answer": "y", "choices": ["x", "y"]}, "B) y", 1.0, "B"),
+        ("choice", {"answer": "y", "A": "x", "B": "y"}, "B", 1.0, "B"),
+        ("choice", {"answer": 1, "option_a": "x", "option_b": "y"}, "The answer is A.", 0.0, "A"),
+        ("choice", {"answer": "y", "choices": {"label": ["C", "D"], "text": ["x", "y"]}}, "D", 1.0, "D"),
         ("choice", {"answer": "B"}, "A or B", 0.0, None),
         ("regex:^yes", {}, "yes, indeed", 1.0, "yes"),
         (r"regex:(\d+)$", {"answer": "42"}, "41 or 42", 1.0, "42"),
@@ -190,3 +214,44 @@ def test_good_rows_have_no_complaint(file):
     assert load_reward(f"{file}:column").check_row({"answer": "x"}) == (
         "its parameter 'difficulty' is no column; the row has answer"
     )
+
+
+def test_a_file_without_a_function_is_told_one_that_it_has(file):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"a function in a file is FILE.py:FUNCTION, such as {file}:f;")
+    ):
+        load_reward(str(file))
+
+
+def test_a_reward_is_known_by_the_name_it_has_in_its_file(file):
+    """A lambda's own name is no name of a component, and two parts of one name are told apart."""
+    (score,) = scored([f"{file}:half", f"{file}:half"], said("42"))
+    assert (score.total, score.components) == (1.0, {"half": 0.5, "half_2": 0.5})
+
+
+def test_a_function_that_expects_another_kind_is_told_what_it_was_called_with(file):
+    with pytest.raises(
+        NotJudged,
+        match=r"raised TypeError.*; it was called with completions: list of str, answer: list of int",
+    ):
+        scored(f"{file}:indexing", said("42", answer=42))
+
+
+def test_a_table_without_the_reward_says_what_is_missing(file):
+    with pytest.raises(NotJudged, match="returned a table without 'score', the number that is the reward"):
+        scored(f"{file}:parts", said("42"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_process_that_does_not_start_takes_no_place_from_the_next(count):
+    """Calls would else wait for a place for good, once as many have failed as there may be."""
+    ends = UserProcess([sys.executable, "-c", "raise SystemExit(3)"], {}, count, "mine.py:f")
+
+    async def ask_often():
+        for _ in range(count + 2):
+            with pytest.raises(
+                NotJudged, match=r"reward mine\.py:f: its process did not start: it ended before"
+            ):
+                await asyncio.wait_for(ends.ask("[]", 60.0), 300.0)
+
+    asyncio.run(ask_often())

@@ -8,6 +8,7 @@ import pytest
 
 from asyncrl.config_sections import DataConfig, DataSource
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import open_data
 
 
@@ -146,7 +147,7 @@ def test_files_of_one_name_in_two_folders_have_rows_of_their_own(tmp_path):
         ([{"question": "q", "answer": 1}, {"question": "", "answer": 2}], {}, r"line 2: the prompt is empty; expected"),
         ([{"question": "q", "answer": 1}, {"question": "r", "answer": None}], {}, r"line 2: column 'answer' is"),
         ([{"question": "q", "answer": float("nan")}], {}, r"line 1: answer: is not a number \(NaN\)"),
-        ([{"q": "a", "x": {"y": 1}}, {"q": "b", "x": {}}], {"prompt": "q", "answer": "{x.y}"}, r"'x\.y' is"),
+        ([{"q": "a", "x": {"y": 1}}, {"q": "b", "x": {}}], {"prompt": "q", "answer": "{x.y}"}, r"x has no field 'y'"),
         ([{"question": "q", "choices": ["a"], "answer": 3}], {}, r"line 1: the answer is choice 3 of 1"),
     ],
 )  # fmt: skip
@@ -168,9 +169,11 @@ def test_a_split_without_rows_is_refused(tmp_path, files):
         open_data(DataConfig(train=[files[0], same, same], heldout_share=0.01, dedupe=True))
     with pytest.raises(
         ConfigError,
-        match=left + r"3 have an answer that nothing can match, such as .*same\.jsonl, line 1: odd$",
+        match=r"^data\.reward: 'math' can judge none of these 3 rows: .*same\.jsonl, line 1: odd$",
     ):
-        open_data(DataConfig(train=same, heldout_share=0), golds=lambda reward: lambda row: "odd")
+        open_data(
+            DataConfig(train=same, heldout_share=0, reward="math"), golds=lambda reward: lambda row: "odd"
+        )
     with pytest.raises(ConfigError, match=r"data\.train: missing; name a file"):
         open_data(DataConfig())
     with pytest.raises(ConfigError, match=r"data\.train: missing; 'math500' is for evaluation"):
@@ -277,3 +280,34 @@ def test_a_digest_changes_with_the_rows(files, tmp_path):
 
     assert digest() == digest()
     assert len({digest(), digest(limit=3), digest(heldout=files[1]), digest(seed=1)}) == 4
+
+
+def test_a_conversation_that_ends_with_an_answer_has_one(tmp_path):
+    talk = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "5"}]
+    path = written(tmp_path / "x.jsonl", [{"messages": talk}])
+    data = open_data(DataConfig(train=path, heldout_share=0))
+    assert next(data.tasks("train", "dataset")).data["answer"] == "5"
+    assert not any("no column with an answer" in note for note in data.notes)
+    path = written(tmp_path / "y.jsonl", [{"messages": talk[:1]}])
+    assert any(
+        "no column with an answer" in note
+        for note in open_data(DataConfig(train=path, heldout_share=0)).notes
+    )
+
+
+def test_the_same_rows_in_both_splits_are_refused_with_what_to_do(files):
+    with pytest.raises(
+        ConfigError, match=r"20 training rows .* These are all there are: leave data\.heldout out"
+    ):
+        open_data(DataConfig(train=files[0], heldout=files[0]))
+
+
+def test_rows_that_a_reward_cannot_judge_name_the_setting_that_may_help(tmp_path):
+    path = written(tmp_path / "x.jsonl", [{"question": "q", "gold": 5}])
+    with pytest.raises(
+        ConfigError, match=r"^data\.reward: 'math' .* none of these 1 rows: .*line 1: no column answer"
+    ):
+        open_data(DataConfig(train=path, heldout_share=0, reward="math"), golds=gold_check)
+    with pytest.raises(ConfigError, match=r"; data\.answer names the column with the right answer$"):
+        open_data(DataConfig(train=path, heldout_share=0, reward="exact"), golds=gold_check)
+    assert open_data(DataConfig(train=path, heldout_share=0, reward="math", answer="gold"), golds=gold_check)

@@ -103,7 +103,9 @@ def test_files_in_other_encodings_and_broken_archives_are_named(tmp_path):
     with pytest.raises(InputError, match=r"a\.jsonl, line 1: no JSON: is not UTF-8"):
         rows(tmp_path / "a.jsonl")
     (tmp_path / "a.csv").write_bytes("a\nä\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"a\.csv: is not UTF-8"):
+    with pytest.raises(
+        InputError, match=r"a\.csv: is not UTF-8: line 2, near 'ä'; save it as UTF-8, such as by iconv"
+    ):
         rows(tmp_path / "a.csv")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}')[:-4])
     with pytest.raises(ConfigError, match=r"a\.jsonl\.gz: cannot be read: damaged"):

@@ -3,6 +3,7 @@
 import datetime
 import json
 
+import datasets
 import pytest
 
 from asyncrl.config_sections import DataSource
@@ -149,6 +150,8 @@ def test_the_files_of_a_folder_are_read_one_after_the_other(tmp_path):
         ("none.jsonl", "data.train: there is no file or folder 'none.jsonl'; expected a file"),
         ("./none", "data.train: there is no file or folder './none'"),
         ("a/b/c", "data.train: there is no file or folder 'a/b/c'"),
+        ("a.jsonl,b.jsonl", r'several are a list, \["a\.jsonl", "b\.jsonl"\], or a pattern'),
+        ("none-*.parquet", r"data\.train: no file matches 'none-\*\.parquet'"),
         ("a.xlsx", r"cannot be read as \.xlsx; expected: \.jsonl"),
         ("noend", "cannot be read as a file without suffix"),
         ("empty", "holds no file to read"),
@@ -180,3 +183,35 @@ def test_a_file_that_is_broken_or_empty_is_named(tmp_path, name, text, message):
 def test_names_of_the_hub_are_told_from_files():
     assert not any(map(is_local, ["gsm8k", "openai/gsm8k", "a-b/c.d_e"]))
     assert all(map(is_local, ["a.jsonl", "x/a.parquet", "/x", "./x", "~/x", "a/b/c", "a b"]))
+
+
+def test_a_pattern_stands_for_the_files_that_match_it_in_the_order_of_their_names(tmp_path):
+    for name in ("b-1.jsonl", "a-0.jsonl", "a-1.jsonl"):
+        written(tmp_path / name, [{"question": name}])
+    found = read_rows(str(tmp_path / "a-*.jsonl"))
+    assert [(found.row_id(i), found[i]["question"]) for i in range(len(found))] == [
+        ("a-0.jsonl:0", "a-0.jsonl"),
+        ("a-1.jsonl:0", "a-1.jsonl"),
+    ]
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+        written(tmp_path / name / "rows.jsonl", [{"question": name}])
+    found = read_rows(str(tmp_path / "*" / "rows.jsonl"))
+    # Files of one name are told apart.
+    assert found.row_id(0) != found.row_id(1)
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
+    assert len(read_rows(written(tmp_path / "rows [old].jsonl"))) == 3
+
+
+def test_of_a_saved_folder_one_split_is_read_and_an_empty_one_is_named(tmp_path):
+    rows = datasets.Dataset.from_list([{"question": "q"}, {"question": "r"}])
+    datasets.DatasetDict({"train": rows, "test": rows.select([])}).save_to_disk(str(tmp_path / "saved"))
+    assert len(read_rows(str(tmp_path / "saved"), split="train")) == 2
+    with pytest.raises(InputError, match=r"data\.heldout: .*saved/test: holds no row"):
+        read_rows(str(tmp_path / "saved"), split="test", key="data.heldout")
+    with pytest.raises(
+        ConfigError, match=r"it has train, test: name one by \{ path = .saved., split = .train. \}"
+    ):
+        read_rows(DataSource(path=str(tmp_path / "saved"), split="dev"))

@@ -1,5 +1,7 @@
 """What of a row is asked and what is its answer; nothing of the question is lost, and the answer is not shown."""
 
+import re
+
 import pytest
 
 from asyncrl.errors import ConfigError
@@ -22,8 +24,12 @@ def user(text):
 def test_columns_in_braces_are_filled_in_and_doubled_braces_stand_for_themselves():
     row = {"a": "x", "b": {"c": 4.0, "d": ["p", "q"]}, "n": 5}
     assert fill("{a} {b.c} {n} {{a}} \\boxed{...} {b.d}", row) == "x 4 5 {a} \\boxed{...} p\nq"
-    with pytest.raises(KeyError, match=r"b\.x"):
+    with pytest.raises(KeyError, match="'x'"):
+        fill("{x.y}", row)
+    with pytest.raises(ValueError, match=r"^b has no field 'x'; it has c, d$"):
         fill("{b.x}", row)
+    with pytest.raises(ValueError, match=r"^b\.c has no field 'x'; it is 4\.0$"):
+        fill("{b.c.x}", row)
 
 
 def test_a_prompt_is_a_template_or_a_column():
@@ -51,6 +57,11 @@ def test_a_prompt_is_a_template_or_a_column():
         ({"question": "q?", "choices": ["x", "y"], "answer": 1}, "q?\nA: x\nB: y"),
         ({"question": "q?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}}, "q?\n1: x\n2: y"),
         ({"question": "q?", "options": {"A": "x", "B": "y"}}, "q?\nA: x\nB: y"),
+        # Files with a column for each choice: MMLU and C-Eval, others, MedMCQA.
+        ({"question": "q?", "A": "x", "B": "y", "C": 3, "answer": "B"}, "q?\nA: x\nB: y\nC: 3"),
+        ({"question": "q?", "option_a": "x", "option_b": "y"}, "q?\nA: x\nB: y"),
+        ({"question": "q?", "opa": "x", "opb": "y", "opd": "not the third", "cop": 1}, "q?\nA: x\nB: y"),
+        ({"question": "q?", "A": "no choice alone"}, "q?"),
     ],
 )  # fmt: skip
 def test_without_a_template_the_whole_question_is_asked(row, text):
@@ -160,3 +171,36 @@ def test_rows_without_a_usual_column_need_a_prompt():
 def test_a_row_without_a_prompt_is_refused(row, error):
     with pytest.raises((ValueError, TypeError), match=error):
         asked(row)
+
+
+def test_a_right_answer_in_columns_of_choices_is_its_letter():
+    row = {"question": "q?", "opa": "x", "opb": "y", "cop": 1}
+    assert template(row, answer="cop").right_answer(row) == "B"
+    assert template(row | {"answerKey": "A"}).right_answer(row | {"answerKey": "A"}) == "A"
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "message"),
+    [
+        (
+            {"problem": {"text": "q?"}, "answer": 1},
+            {"prompt": "problem.text"},
+            '"{problem.text}"; there are: problem',
+        ),
+        (
+            {"question": "q?", "answer": 1},
+            {"prompt": "text"},
+            "a template names columns in braces; there are: question",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused_with_how_to_name_it(row, settings, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        template(row, **settings)
+
+
+def test_a_question_with_fields_inside_says_how_to_name_one():
+    with pytest.raises(
+        TypeError, match=r'problem: must be text, got .*; name a field of it by data\.prompt="\{problem'
+    ):
+        asked({"problem": {"text": "q?"}, "answer": 1})

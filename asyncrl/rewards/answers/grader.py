@@ -19,13 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from asyncrl.helper_process import few_variables
+from asyncrl.helper_process import few_variables, not_ready
 from asyncrl.machine import usable_cpus
 from asyncrl.rewards.answers.equality import Ask, needed, plan, settle
 from asyncrl.rewards.protocol import NotJudged
 
 MAIN = Path(__file__).with_name("grader_main.py")
 START_S = 120.0
+"""How long it may make no progress before it is ready."""
 SILENT_S = 120.0
 """Without any verdict while some are asked for: each comparison has far less than that, so the process is suspended or
 hangs. It is ended, and what it was asked is not judged."""
@@ -136,16 +137,10 @@ class Graders:
                 env=few_variables(),
                 start_new_session=True,
             )
-            timer = threading.Timer(START_S, process.kill)
-            timer.start()
-            assert process.stdout is not None
-            try:
-                if process.stdout.readline().strip() != b"ready":
-                    process.kill()
-                    process.wait()
-                    raise NotJudged(MISSING)
-            finally:
-                timer.cancel()
+            if why := not_ready(process, START_S):
+                process.kill()
+                process.wait()
+                raise NotJudged(f"{MISSING} ({why})")
             self._process = process
             for work in (self._read, self._watch):
                 threading.Thread(target=work, args=(process,), name="math grader", daemon=True).start()

@@ -3,7 +3,8 @@
     asyncrl models get smollm2-135m --out MODEL
     python -m tests.train.supervised.trl_steps MODEL tests/train/supervised/trl_steps.json     # with trl==1.16.0
 
-Names after the file, such as `dpo kto`, compute these alone; the others keep their numbers.
+Names after the file, such as `dpo kto`, compute these alone; the others keep their numbers. Each step is written
+when it is computed, so that an interrupted run leaves its first steps.
 
 TRL reads which tokens the assistant wrote from marks in the chat template; the model's own has none, so this one is it
 with marks around each answer and its stop token. The trainers of preferences learn all that the template writes after
@@ -16,6 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,12 @@ LAST = "{{ '\n' if not loop.last or messages[-1].role != 'assistant' }}"
 """In place of the template's line break."""
 
 
-def steps(model: str, packing: bool) -> list[list[float]]:
-    """Return `[loss, gradient norm]` of each step of supervised training."""
+Keep = Callable[[list[list[float]]], None]
+"""Takes `[loss, gradient norm]` of each step up to now, after each step."""
+
+
+def steps(keep: Keep, model: str, packing: bool) -> None:
+    """Train by supervision."""
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
@@ -65,11 +71,11 @@ def steps(model: str, packing: bool) -> list[list[float]]:
         )  # fmt: skip
         rows = Dataset.from_list([{"messages": talk} for talk in talks()])
         tokenizer = _tokenizer(model, TEMPLATE)
-        return _trained(SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
+        _train(keep, SFTTrainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer))
 
 
-def preference_steps(kind: str, model: str, template: str, small: bool = False) -> list[list[float]]:
-    """Return `[loss, gradient norm]` of each step.
+def preference_steps(keep: Keep, kind: str, model: str, template: str, small: bool = False) -> None:
+    """Train on preferences.
 
     kind: "dpo" or "kto". template: without the last line break. small: of the model that `save_small` makes, which has
     more and longer rows.
@@ -92,14 +98,14 @@ def preference_steps(kind: str, model: str, template: str, small: bool = False) 
         args = config(**settings, beta=BETA, precompute_ref_log_probs=True)
         tokenizer = _tokenizer(model, template)
         data = Dataset.from_list(rows)
-        return _trained(trainer(model=model, args=args, train_dataset=data, processing_class=tokenizer))
+        _train(keep, trainer(model=model, args=args, train_dataset=data, processing_class=tokenizer))
 
 
-def small_steps(kind: str) -> list[list[float]]:
-    """Return the same of the model that `save_small` makes."""
+def small_steps(keep: Keep, kind: str) -> None:
+    """Train the model that `save_small` makes on preferences."""
     template = SMALL_TEMPLATE.replace("+ '<|im_end|>' + '\n'}}", "+ '<|im_end|>' }}" + LAST)
     with tempfile.TemporaryDirectory() as folder:
-        return preference_steps(kind, save_small(Path(folder)), template, small=True)
+        preference_steps(keep, kind, save_small(Path(folder)), template, small=True)
 
 
 def _settings(folder: str) -> dict[str, Any]:
@@ -119,23 +125,33 @@ def _tokenizer(model: str, template: str) -> Any:
     return tokenizer
 
 
-def _trained(trainer: Any) -> list[list[float]]:
+def _train(keep: Keep, trainer: Any) -> None:
+    from transformers import TrainerCallback
+
+    class Kept(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            keep([[line["loss"], line["grad_norm"]] for line in state.log_history if "grad_norm" in line])
+
+    trainer.add_callback(Kept())
     trainer.train()
-    return [[line["loss"], line["grad_norm"]] for line in trainer.state.log_history if "grad_norm" in line]
 
 
 if __name__ == "__main__":
     model, file, *names = sys.argv[1:]
     unended = TEMPLATE.replace("{{ '\n' }}", LAST)
-    computed: dict[str, Callable[[], list[list[float]]]] = {
-        "apart": lambda: steps(model, False),
-        "packed": lambda: steps(model, True),
-        "dpo": lambda: preference_steps("dpo", model, unended),
-        "kto": lambda: preference_steps("kto", model, unended),
-        "small_dpo": lambda: small_steps("dpo"),
-        "small_kto": lambda: small_steps("kto"),
+    computed: dict[str, Callable[[Keep], None]] = {
+        "apart": lambda keep: steps(keep, model, False),
+        "packed": lambda keep: steps(keep, model, True),
+        "dpo": lambda keep: preference_steps(keep, "dpo", model, unended),
+        "kto": lambda keep: preference_steps(keep, "kto", model, unended),
+        "small_dpo": lambda keep: small_steps(keep, "dpo"),
+        "small_kto": lambda keep: small_steps(keep, "kto"),
     }
     found = json.loads(Path(file).read_text()) if names else {}
-    for name in names or computed:
-        found[name] = computed[name]()
+
+    def write(name: str, lines: list[list[float]]) -> None:
+        found[name] = lines
         Path(file).write_text(json.dumps(found, indent=1) + "\n")
+
+    for name in names or computed:
+        computed[name](partial(write, name))
