@@ -168,9 +168,9 @@ class BodyFiles:
                 self._path(number).unlink(missing_ok=True)
         return len(old)
 
-    def write_as(self, number: int, body: bytes) -> None:
-        """Write the file with this number. Raises `OSError`."""
-        _write(self._path(number), body)
+    def write_as(self, number: int, body: bytes, offset: int = 0) -> None:
+        """Write the file with this number, from the byte `offset` on. Raises `OSError`."""
+        _write(self._path(number), body, offset)
 
     def read(self, body: FileBody) -> bytes | None:
         """Return the bytes; None where the file does not hold them, as after a loss of power."""
@@ -243,11 +243,12 @@ def same_folder(folder: Path, proof: str) -> bool:
         return False
 
 
-def _write(path: Path, body: bytes) -> None:
-    """Overwrite the file's beginning; what a longer body left behind the end stays. Raises `OSError`."""
+def _write(path: Path, body: bytes, offset: int = 0) -> None:
+    """Overwrite a part of the file; what a longer body left behind the end stays. Raises `OSError`."""
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
+        os.lseek(descriptor, offset, os.SEEK_SET)
         _write_all(descriptor, body)
         os.fdatasync(descriptor)
     except OSError as error:

@@ -23,6 +23,10 @@ MAX_WAIT_S = 300.0
 MAX_TASKS = 100_000
 MAX_ENGINES = 4096
 MAX_BODY_BYTES = 256 * 2**20
+"""Of what is no group."""
+MAX_GROUP_BYTES = 2 * 10**9
+"""Of one encoded group, and of several in one call: about what one read of a file returns. 16 episodes of 64k tokens
+with their experts have 0.42e9 bytes, such with pictures as many as their pictures have."""
 MAX_GROUPS_PER_PUT = 1024
 MSGPACK = "application/msgpack"
 
@@ -102,7 +106,7 @@ class Reserve(Call):
 
 class Written(Call):
     file: Annotated[int, Field(ge=0, lt=2**63)]
-    size: Annotated[int, Field(ge=1, le=MAX_BODY_BYTES)]
+    size: Annotated[int, Field(ge=1, le=MAX_GROUP_BYTES)]
 
 
 class PutFiles(Call):
