@@ -63,7 +63,8 @@ class HttpClient:
     """A client of one service. It repeats calls through dropped connections and restarts, where they may be repeated.
 
     retry_s: how long calls without an answer are repeated, as while a service restarts. Each attempt has the call's
-    whole time limit, and as long again as large bodies and answers take to come. Where `url` redirects to another address, later calls go there, until that does not answer.
+    whole time limit, and as long again as large bodies and answers take to come. Where `url` redirects to another
+    address, later calls go there, until that does not answer.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
