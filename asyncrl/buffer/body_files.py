@@ -24,6 +24,9 @@ from asyncrl.errors import StorageError, UnavailableError
 
 LARGE_BYTES = 256 * 1024
 """Bodies of this size and more have a file; SQLite is faster for smaller ones."""
+MAX_GROUP_BYTES = 2 * 10**9
+"""The most of one body, and of several in one call: about what one read of a file returns. 16 episodes of 64k tokens
+with their experts have 0.42e9 bytes, those with pictures as many as their pictures."""
 SUFFIX = ".body"
 ABOVE_CRC = 2**62
 """Lowest checksum that is not a CRC-32, which earlier versions wrote."""

@@ -108,10 +108,11 @@ def gpu_costs(
     return Costs(engine, trainer, by_turns=by_turns, turn_s=moved if by_turns else 0.0)
 
 
-def operations(config: Config) -> int:
+def operations(config: Config) -> float:
     """Return the operations of a step for each parameter and token: 2 for each pass forward, 4 for one backward.
 
-    Forward alone go the pass that compares log-probabilities, and those by which the objective reads other models or
+    The pass that compares log-probabilities reads a row of each group (`train/features/logprob_check`), which is enough
+    for the tokens that it samples. Forward alone go, too, those by which the objective reads other models or
     the policy as it was before the step, but for a reference or a teacher that is served elsewhere. A critic with a
     trunk of its own is taken to be as large as the policy, and what is asked for the right answer before each turn as
     long as the batch.
@@ -120,7 +121,6 @@ def operations(config: Config) -> int:
     words, passes = needed(settings), BatchPasses.of(settings, train.num_minibatches)
     learning = 6 + 2 * train.gradient_checkpointing
     forward = [
-        train.max_logp_error > 0,
         passes.policy,
         passes.answers,
         # In parts, before each optimizer step; before the only one the policy has not moved yet.
@@ -130,7 +130,8 @@ def operations(config: Config) -> int:
         "average" in words,
         "snapshots" in words,
     ]
-    found = learning + 2 * sum(forward) + 6 * passes.score_norms
+    compared = (train.max_logp_error > 0) / config.rollout.group_size
+    found = learning + 2 * (sum(forward) + compared) + 6 * passes.score_norms
     critic = settings["value"]
     if passes.values and critic["trunk"] == "own":
         found += critic["steps"] * (learning + 2)

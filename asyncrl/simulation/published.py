@@ -65,6 +65,8 @@ class Setup:
     by_turns_parallel: int = 1
     turns: int = 1
     tool_s: float = 0.0
+    iteration_s: float | None = None
+    """The fixed part of an iteration of the engines of that time; None: of today's."""
 
 
 SETUPS = (
@@ -144,6 +146,8 @@ def compare(setup: Setup, steps: int = STEPS) -> Comparison:
         costs = gpu_costs(planned, gpu_named(setup.device), ranks, parallel, by_turns)
         if costs is None:
             raise ConfigError(f"{setup.name}: {setup.model} does not fit {ranks} GPUs")
+        if setup.iteration_s is not None:
+            costs = replace(costs, engine=replace(costs.engine, iteration_s=setup.iteration_s))
         if setup.train_s is not None:
             costs = replace(costs, trainer=replace(costs.trainer, token_s=0.0, step_s=setup.train_s[place]))
         outcomes.append(simulate(planned, costs, workload, engines, steps))

@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from asyncrl.buffer.body_files import LARGE_BYTES, FileBody, read_body, same_folder, write_reserved
+from asyncrl.buffer.body_files import (
+    LARGE_BYTES,
+    MAX_GROUP_BYTES,
+    FileBody,
+    read_body,
+    same_folder,
+    write_reserved,
+)
 from asyncrl.config import RESTART_S
 from asyncrl.credentials import bearer
 from asyncrl.data.codec import encode_group, lease_from_map, pack, pack_list, task_to_map
 from asyncrl.errors import AsyncRLError
-from asyncrl.services.buffer.messages import MAX_GROUP_BYTES
 from asyncrl.services.http.client import HttpClient, Pieces, error_named
 from asyncrl.types import FailureClass, Group, Lease, Task
 

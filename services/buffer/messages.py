@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from asyncrl.buffer.bodies import Stored
-from asyncrl.buffer.body_files import FileBody
+from asyncrl.buffer.body_files import MAX_GROUP_BYTES, FileBody
 from asyncrl.data.codec import pack_bytes, unpack
 from asyncrl.errors import InputError
 from asyncrl.http_checks import wrong_fields
@@ -24,9 +24,6 @@ MAX_TASKS = 100_000
 MAX_ENGINES = 4096
 MAX_BODY_BYTES = 256 * 2**20
 """Of what is no group."""
-MAX_GROUP_BYTES = 2 * 10**9
-"""Of one encoded group, and of several in one call: about what one read of a file returns. 16 episodes of 64k tokens
-with their experts have 0.42e9 bytes, such with pictures as many as their pictures have."""
 MAX_GROUPS_PER_PUT = 1024
 MSGPACK = "application/msgpack"
 

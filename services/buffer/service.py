@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from asyncrl.buffer.bodies import Stored
-from asyncrl.buffer.body_files import LARGE_BYTES, FileBody
+from asyncrl.buffer.body_files import LARGE_BYTES, MAX_GROUP_BYTES, FileBody
 from asyncrl.buffer.lease_hooks import HookFactory
 from asyncrl.buffer.ledger import (
     LeaseGoneError,
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 FILE_THREADS = 4
 PUTS_AT_ONCE = 16
-PUT_BYTES_AT_ONCE = 2 * messages.MAX_GROUP_BYTES
+PUT_BYTES_AT_ONCE = 2 * MAX_GROUP_BYTES
 """How much memory the bodies of puts may take together."""
 READ_AT_ONCE_BYTES = 2 * 2**20
 """As many bytes are read in less time than a thread takes to wake up."""
@@ -320,7 +320,7 @@ def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
         OWN_STATUSES,
         background,
         open_ledger,
-        larger_bodies=dict.fromkeys(("/v1/put", "/v1/put_many"), messages.MAX_GROUP_BYTES),
+        larger_bodies=dict.fromkeys(("/v1/put", "/v1/put_many"), MAX_GROUP_BYTES),
     )
     app.state.stopping = service.stopping
     _add_planning(app, service)
@@ -469,8 +469,8 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
         """As `put_many`, for groups in such files; those that are not found are to be sent."""
         body = await read(request, messages.PutFiles)
         size = sum(one.size for one in body.files)
-        if size > messages.MAX_GROUP_BYTES:
-            raise InputError(f"files: must have at most {messages.MAX_GROUP_BYTES} bytes together")
+        if size > MAX_GROUP_BYTES:
+            raise InputError(f"files: must have at most {MAX_GROUP_BYTES} bytes together")
         async with service.room.of(size):
             found = await asyncio.gather(*(receive_file(request, one) for one in body.files))
             return await put_all(request, found)
@@ -666,7 +666,7 @@ def _check_name(request: Request, worker: str) -> None:
 
 def _body_bytes(request: Request) -> int:
     """Return how large the body will be; as large as any where the sender does not say."""
-    return int(request.headers.get("content-length", messages.MAX_GROUP_BYTES))
+    return int(request.headers.get("content-length", MAX_GROUP_BYTES))
 
 
 def _result_to_map(result: PutResult) -> dict[str, Any]:
