@@ -52,10 +52,13 @@ LAUNCH_S = 0.001
 SEQUENCE_S = 3e-6
 """The time of the scheduler and the sampler, for each running sequence; most of the scheduler's work is done
 meanwhile."""
-WRITE = 4e9
-"""Bytes a second in which one process writes weights to shared memory."""
-READ = 10e9
-"""Bytes a second in which an engine takes them over."""
+WRITE = 0.6e9
+"""Bytes a second in which a version is published: copied to host memory, written, checked. Measured on an H200 beside
+other runs (docs/performance.md), before the copy had pinned memory and the file several threads."""
+READ = 2e9
+"""Bytes a second in which an engine takes it over, paused. Measured as that."""
+MOVED = 10e9
+"""Bytes a second in which a GPU's states go to host memory or come back."""
 STEP_S = 1.0
 """Fixed part of a training step: its batch, its optimizer steps, its metrics."""
 STATE_BYTES = 18
@@ -104,7 +107,7 @@ def gpu_costs(
         publish_s=weights / WRITE,
         swap_s=weights / tensor_parallel / READ,
     )
-    moved = STATE_BYTES * size.parameters / trainer_gpus / READ
+    moved = STATE_BYTES * size.parameters / trainer_gpus / MOVED
     return Costs(engine, trainer, by_turns=by_turns, turn_s=moved if by_turns else 0.0)
 
 

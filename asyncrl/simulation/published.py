@@ -15,7 +15,7 @@ from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.plan.load import load_for_gpus
 from asyncrl.simulation.cluster import Outcome, simulate
-from asyncrl.simulation.hardware import gpu_costs, gpu_named
+from asyncrl.simulation.hardware import READ, WRITE, gpu_costs, gpu_named
 from asyncrl.simulation.search import with_schedule
 from asyncrl.simulation.workload import DrawnWorkload
 
@@ -23,6 +23,8 @@ BASE = "gsm8k_1_7b_80gb"
 STEPS = 8
 FAR_S = 100_000.0
 """No episode is cut off by a deadline: the systems compared have none."""
+NETWORK = 10e9
+"""Bytes a second in which these systems bring weights to their engines, which is by a network of GPUs: assumed."""
 WITHIN = 0.15
 """A figure is reproduced when the simulated one differs by no more than this share."""
 AREAL = "https://github.com/inclusionAI/AReaL/blob/main/blog/AReaL_v0_3.md"
@@ -146,6 +148,12 @@ def compare(setup: Setup, steps: int = STEPS) -> Comparison:
         costs = gpu_costs(planned, gpu_named(setup.device), ranks, parallel, by_turns)
         if costs is None:
             raise ConfigError(f"{setup.name}: {setup.model} does not fit {ranks} GPUs")
+        trainer = replace(
+            costs.trainer,
+            publish_s=costs.trainer.publish_s * WRITE / NETWORK,
+            swap_s=costs.trainer.swap_s * READ / NETWORK,
+        )
+        costs = replace(costs, trainer=trainer)
         if setup.iteration_s is not None:
             costs = replace(costs, engine=replace(costs.engine, iteration_s=setup.iteration_s))
         if setup.train_s is not None:
