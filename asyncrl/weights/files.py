@@ -217,7 +217,7 @@ def _laid_out(
     pieces, at = [], len(head)
     for _, tensor in order:
         if tensor.numel():
-            pieces.append((at, memoryview(tensor.reshape(-1).view(torch.uint8).numpy())))
+            pieces.append((at, tensor.reshape(-1).view(torch.uint8).numpy().data))
             at += len(pieces[-1][1])
     return head, pieces
 

@@ -344,7 +344,7 @@ def _in_windows(
     width = query.shape[2]
     if window is None or window >= width:
         return attend(query, key, value, None)
-    first = attend(*(x[:, :, :window] for x in (query, key, value)), None)
+    first = attend(query[:, :, :window], key[:, :, :window], value[:, :, :window], None)
     blocks = -(-width // window) - 1
     padding = (0, 0, 0, (blocks + 1) * window - width)
     query, key, value = (F.pad(x, padding) if padding[-1] else x for x in (query, key, value))
