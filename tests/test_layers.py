@@ -26,6 +26,7 @@ LAYERS = [
         "together",
         "credentials",
         "gpus",
+        "numa",
         "kv_blocks",
         "tls",
         "tracing",

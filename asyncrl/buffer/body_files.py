@@ -24,6 +24,9 @@ from asyncrl.errors import StorageError, UnavailableError
 
 LARGE_BYTES = 256 * 1024
 """Bodies of this size and more have a file; SQLite is faster for smaller ones."""
+MAX_GROUP_BYTES = 2 * 10**9
+"""The most of one body, and of several in one call: about what one read of a file returns. 16 episodes of 64k tokens
+with their experts have 0.42e9 bytes, those with pictures as many as their pictures."""
 SUFFIX = ".body"
 ABOVE_CRC = 2**62
 """Lowest checksum that is not a CRC-32, which earlier versions wrote."""
@@ -168,9 +171,9 @@ class BodyFiles:
                 self._path(number).unlink(missing_ok=True)
         return len(old)
 
-    def write_as(self, number: int, body: bytes) -> None:
-        """Write the file with this number. Raises `OSError`."""
-        _write(self._path(number), body)
+    def write_as(self, number: int, body: bytes, offset: int = 0) -> None:
+        """Write the file with this number, from the byte `offset` on. Raises `OSError`."""
+        _write(self._path(number), body, offset)
 
     def read(self, body: FileBody) -> bytes | None:
         """Return the bytes; None where the file does not hold them, as after a loss of power."""
@@ -243,11 +246,12 @@ def same_folder(folder: Path, proof: str) -> bool:
         return False
 
 
-def _write(path: Path, body: bytes) -> None:
-    """Overwrite the file's beginning; what a longer body left behind the end stays. Raises `OSError`."""
+def _write(path: Path, body: bytes, offset: int = 0) -> None:
+    """Overwrite a part of the file; what a longer body left behind the end stays. Raises `OSError`."""
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
+        os.lseek(descriptor, offset, os.SEEK_SET)
         _write_all(descriptor, body)
         os.fdatasync(descriptor)
     except OSError as error:

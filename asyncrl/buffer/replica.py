@@ -156,8 +156,9 @@ class FolderPlace:
             copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._open_log(os.O_TRUNC)
 
-    def write_body(self, number: int, body: bytes) -> None:
-        self._bodies.write_as(number, body)
+    def write_body(self, number: int, body: bytes, offset: int = 0) -> None:
+        """See `Place`. offset: where these bytes belong in the file."""
+        self._bodies.write_as(number, body, offset)
 
     def sweep_bodies(self, named: Sequence[FileBody]) -> list[int]:
         self._bodies.sweep(named)

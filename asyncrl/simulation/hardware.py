@@ -52,10 +52,13 @@ LAUNCH_S = 0.001
 SEQUENCE_S = 3e-6
 """The time of the scheduler and the sampler, for each running sequence; most of the scheduler's work is done
 meanwhile."""
-WRITE = 4e9
-"""Bytes a second in which one process writes weights to shared memory."""
-READ = 10e9
-"""Bytes a second in which an engine takes them over."""
+WRITE = 0.6e9
+"""Bytes a second in which a version is published: copied to host memory, written, checked. Measured on an H200 beside
+other runs (docs/performance.md), before the copy had pinned memory and the file several threads."""
+READ = 2e9
+"""Bytes a second in which an engine takes it over, paused. Measured as that."""
+MOVED = 10e9
+"""Bytes a second in which a GPU's states go to host memory or come back."""
 STEP_S = 1.0
 """Fixed part of a training step: its batch, its optimizer steps, its metrics."""
 STATE_BYTES = 18
@@ -104,14 +107,15 @@ def gpu_costs(
         publish_s=weights / WRITE,
         swap_s=weights / tensor_parallel / READ,
     )
-    moved = STATE_BYTES * size.parameters / trainer_gpus / READ
+    moved = STATE_BYTES * size.parameters / trainer_gpus / MOVED
     return Costs(engine, trainer, by_turns=by_turns, turn_s=moved if by_turns else 0.0)
 
 
-def operations(config: Config) -> int:
+def operations(config: Config) -> float:
     """Return the operations of a step for each parameter and token: 2 for each pass forward, 4 for one backward.
 
-    Forward alone go the pass that compares log-probabilities, and those by which the objective reads other models or
+    The pass that compares log-probabilities reads a row of each group (`train/features/logprob_check`), which is enough
+    for the tokens that it samples. Forward alone go, too, those by which the objective reads other models or
     the policy as it was before the step, but for a reference or a teacher that is served elsewhere. A critic with a
     trunk of its own is taken to be as large as the policy, and what is asked for the right answer before each turn as
     long as the batch.
@@ -120,7 +124,6 @@ def operations(config: Config) -> int:
     words, passes = needed(settings), BatchPasses.of(settings, train.num_minibatches)
     learning = 6 + 2 * train.gradient_checkpointing
     forward = [
-        train.max_logp_error > 0,
         passes.policy,
         passes.answers,
         # In parts, before each optimizer step; before the only one the policy has not moved yet.
@@ -130,7 +133,8 @@ def operations(config: Config) -> int:
         "average" in words,
         "snapshots" in words,
     ]
-    found = learning + 2 * sum(forward) + 6 * passes.score_norms
+    compared = (train.max_logp_error > 0) / config.rollout.group_size
+    found = learning + 2 * (sum(forward) + compared) + 6 * passes.score_norms
     critic = settings["value"]
     if passes.values and critic["trunk"] == "own":
         found += critic["steps"] * (learning + 2)

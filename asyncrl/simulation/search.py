@@ -126,13 +126,15 @@ def estimate(config: Config, layout: Layout, costs: Costs, sample: Sequence[Sequ
     shapes = [shape for group in sample for shape in group]
     sampled = sum(turn.sampled_tokens for shape in shapes for turn in shape.turns) / len(shapes)
     context = sum(shape.context_tokens for shape in shapes) / len(shapes)
+    # Half of what a sequence has at its end; of those that run at any moment the longer ones are more than their share.
+    running = sum(shape.context_tokens**2 for shape in shapes) / (2 * context * len(shapes))
     tools_s = sum(turn.tool_s for shape in shapes for turn in shape.turns) / len(shapes)
     episodes = config.buffer.groups_per_step * config.rollout.group_size
     ahead = 1 + (config.buffer.max_staleness if layout.schedule != "synchronous" else 0)
     together = max(1.0, min(
-        engine.max_num_seqs, engine.kv_tokens / context, episodes * min(2, ahead) / layout.engines,
+        engine.max_num_seqs, engine.kv_tokens / running, episodes * min(2, ahead) / layout.engines,
     ))  # fmt: skip
-    iteration_s = engine.iteration(int(together), together * context / 2)
+    iteration_s = engine.iteration(int(together), together * running)
     decoding_s = episodes * sampled / layout.engines / together * iteration_s
     prefill_s = episodes * (context - sampled) / layout.engines * engine.prefill_token_s
     training_s = episodes * context * trainer.token_s + trainer.step_s
@@ -146,7 +148,7 @@ def estimate(config: Config, layout: Layout, costs: Costs, sample: Sequence[Sequ
         case "one_step_off" | "asynchronous":
             return max(generating_s + tail_s, training_s + trainer.publish_s)
         case _:
-            recomputed_s = together * context / 2 * engine.prefill_token_s
+            recomputed_s = together * running * engine.prefill_token_s
             return max(generating_s + recomputed_s, training_s + trainer.publish_s)
 
 

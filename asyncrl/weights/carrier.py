@@ -51,6 +51,8 @@ class Carrier(Protocol):
 class Carried(Transport):
     """A carrier brings the files.
 
+    Once for all engines that have one folder of weights, so once a machine: the others share what the first one got.
+
     They are written all the same: from them an engine that starts late or was lost on the way catches up, and the
     trainer checks what the version before has sampled. With the tensors in host memory for the checksum anyway, that is
     one more copy.
@@ -63,11 +65,42 @@ class Carried(Transport):
 
     async def carry(self, file: WeightFile, engines: Sequence[EngineControl]) -> dict[str, str]:
         """See `Transport`."""
-        return await self.carrier.carry(file, engines)
+        missed: dict[str, str] = {}
+        lacking = await self._lacking(file, engines, missed)
+        first, others = _one_a_place(lacking)
+        missed |= await self._bring(file, first)
+        # What the first one of a machine did not get is brought to each of the others.
+        left = await self._lacking(file, others, missed)
+        return missed | await self._bring(file, [engine for engine, _ in left])
+
+    async def _bring(self, file: WeightFile, engines: Sequence[EngineControl]) -> dict[str, str]:
+        return await self.carrier.carry(file, engines) if engines else {}
+
+    async def _lacking(
+        self, file: WeightFile, engines: Sequence[EngineControl], missed: dict[str, str]
+    ) -> list[tuple[EngineControl, str]]:
+        """Return the engines that have not got the file from another one of their machine, and their places."""
+        answers = await ask_each(engines, "weights/adopt", file.to_json(), carry_limit_s(file), missed)
+        return [
+            (engine, answers[engine.url]["place"])
+            for engine in engines
+            if engine.url in answers and not answers[engine.url]["adopted"]
+        ]
 
     def close(self) -> None:
         """See `Transport`."""
         self.carrier.close()
+
+
+def _one_a_place(
+    engines: Sequence[tuple[EngineControl, str]],
+) -> tuple[list[EngineControl], list[EngineControl]]:
+    """Return the first engine of each place, and all others. One without a folder of weights has no place."""
+    first: dict[str, EngineControl] = {}
+    for engine, place in engines:
+        first.setdefault(place, engine)
+    chosen = list(first.values())
+    return chosen, [engine for engine, _ in engines if engine not in chosen]
 
 
 async def ask_each(

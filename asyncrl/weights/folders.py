@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import IO
 
 from asyncrl.config import Config
+from asyncrl.errors import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
 OWNER = "owner.json"
 """File in a run's folder of weights that is locked for as long as the run needs the folder."""
 NAME = "asyncrl-"
 """What the names of such folders begin with."""
+STAGED_COPIES = 2
+"""Those of a machine's engines that have their own: the version they serve and the next."""
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SCRATCH = "rpc-"
 """What the name of an engine's folder for temporary files begins with; its process's number follows."""
 
@@ -38,6 +43,39 @@ def _parent(config: Config) -> Path:
     if config.engine.weights_dir:
         return Path(config.engine.weights_dir).absolute()
     return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+
+
+def has_own_copies(config: Config) -> bool:
+    """Return whether engines keep copies of their own, instead of reading what the trainer has written."""
+    return config.engine.weight_delta or config.engine.weight_transfer != "shared_file"
+
+
+def published_bytes(model: Path, dtype: str) -> int:
+    """Return the size of a model's weights once they are published, from the headers of its safetensors files."""
+    elements = 0
+    for path in model.glob("*.safetensors"):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        elements += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+    return elements * BYTES[dtype]
+
+
+def check_staged_room(config: Config, model: Path, folder: Path) -> None:
+    """Raise `ConfigError` if the copies of a machine's engines do not fit in their folder of weights, which exists.
+
+    What is in it already counts as room: an engine that starts again shares the copies of the others.
+    """
+    if not has_own_copies(config) or config.lora.rank:
+        return
+    needed = STAGED_COPIES * published_bytes(model, config.model.dtype)
+    there = {(found := path.stat()).st_ino: found.st_size for path in folder.rglob("*") if path.is_file()}
+    room = shutil.disk_usage(folder).free + sum(there.values())
+    if needed > room:
+        raise ConfigError(
+            f"engine.weights_dir: {folder.parent} on {platform.node()} has room for {room / 2**30:.2f} GiB and its "
+            f"engines need {needed / 2**30:.2f} GiB there, {STAGED_COPIES} copies of the weights; name a folder with "
+            "more room, or enlarge it (docker run --shm-size)"
+        )
 
 
 def remove_weights(folder: Path, claim: IO[str] | None = None) -> None:

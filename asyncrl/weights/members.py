@@ -18,7 +18,7 @@ from pathlib import Path
 
 from asyncrl.errors import InputError, UnavailableError
 from asyncrl.jsonfile import write_json
-from asyncrl.weights.chunks import file_checksum
+from asyncrl.weights.chunks import parts_checksum
 from asyncrl.weights.files import WeightFile, weights_path
 from asyncrl.weights.position import weight_file_from_json
 
@@ -77,9 +77,9 @@ class Members:
         if not copy.exists():
             return None
         # Of the folder of weights only what this publisher has written is known to be of the run's present history.
-        if not path.exists() or file_checksum(path) != file_checksum(copy):
+        if not path.exists() or parts_checksum(path) != parts_checksum(copy):
             _copy(copy, path)
-        return WeightFile(version, str(path), file_checksum(path), path.stat().st_size, newest.epoch)
+        return WeightFile(version, str(path), parts_checksum(path), path.stat().st_size, newest.epoch)
 
 
 def _version(path: Path) -> int:

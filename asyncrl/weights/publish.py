@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.files import WeightFile, on_cpu, remove_older, verify_weights, write_weights
+from asyncrl.weights.files import HostCopies, WeightFile, remove_older, verify_weights, write_weights
 from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
 from asyncrl.weights.transport import EngineControl, Transport
@@ -87,6 +87,8 @@ class FilePublisher:
         committed = read_committed(self.directory)
         self.epoch = 1 if committed is None else committed.epoch + 1
         self.quarantined: dict[str, str] = {}
+        self.host = HostCopies()
+        """Where the tensors of a version are copied, one at a time."""
         self._tensors: dict[str, Tensor] = {}
         """Tensors of the version being published, kept to write a damaged file again."""
         self._publishing = False
@@ -95,7 +97,7 @@ class FilePublisher:
 
     def write(self, version: int, tensors: Iterable[tuple[str, Tensor]]) -> WeightFile:
         """Write the weights of `version`; the previous file stays until the next write."""
-        self._tensors = on_cpu(tensors)
+        self._tensors = self.host.of(tensors)
         self.make_room(version)
         file = write_weights(self.directory, version, self._tensors.items(), self.epoch)
         file = self.transport.written(file, self._loaded)

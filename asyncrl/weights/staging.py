@@ -1,25 +1,33 @@
 """Where an engine keeps weight files of its own: what it received, until a newer version is loaded.
 
 The folder is below the engine's folder of weights, so on one machine in shared memory. All ranks of the engine map the
-same file.
+same file, and engines of one machine with the same folder of weights share the file's memory: one has it brought, the
+others link it under names of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.weights.chunks import SHORT_KINDS, WHOLE
-from asyncrl.weights.files import WeightFile, weights_path
+from asyncrl.weights.files import WeightFile, verify_weights, weights_path
 
 PREFIX = "staged-"
+MAKING = "making"
+"""File in a folder of weights that is locked while an engine makes a version of what it has."""
+LOOK_S = 0.05
 INCOMPLETE = ".fetching"
 """Follows the name of a file that is being fetched or read."""
+LINKING = ".linking"
 
 
 class Staging:
@@ -51,7 +59,7 @@ class Staging:
         names = [one.relative_to(self._folder) for one in (path, self.complete_path(file, kind))]
         for found in [folder / name for folder in (self._folder, *self._orphans()) for name in names]:
             with contextlib.suppress(OSError):
-                if found.stat().st_size == num_bytes:
+                if found.stat().st_size == num_bytes and not _is_shared(found):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(found, path)
                     self.complete_path(file, kind).unlink(missing_ok=True)
@@ -78,6 +86,8 @@ class Staging:
             raise InputError("this engine was started without --weights-dir and takes no weights")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # Never the same file again: another engine may map it.
+            path.unlink(missing_ok=True)
             with open(path, "wb") as opened:
                 # Memory that turns out to be missing while a mapped file is written would kill the engine.
                 os.posix_fallocate(opened.fileno(), 0, num_bytes)
@@ -88,6 +98,59 @@ class Staging:
                 f"no room for {num_bytes} bytes of weights in {path.parent}: {error.strerror}"
             ) from error
         return path
+
+    def place(self) -> str:
+        """Return what tells this machine's folder of weights apart from others; "" for an engine without one."""
+        if not self._parent.name:
+            return ""
+        self._parent.mkdir(parents=True, exist_ok=True)
+        found, boot = self._parent.stat(), Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{found.st_dev}/{found.st_ino}"
+
+    def adopt(self, file: WeightFile, kind: str = WHOLE) -> bool:
+        """Have a kind of a file, or the whole file, that this engine or another one of this folder has in full.
+
+        It costs no memory. Returns False where there is none.
+        """
+        for one in dict.fromkeys((WHOLE, kind)) if self._parent.name else ():
+            own = self.complete_path(file, one)
+            name = own.relative_to(self._folder)
+            for found in (own, *(folder / name for folder in self._neighbours())):
+                if not _is_complete(found, file, one):
+                    continue
+                if found != own:
+                    try:
+                        self._link(found, own)
+                    except OSError:
+                        # It was removed meanwhile, or the file system has no links.
+                        continue
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def making(self, limit_s: float) -> Iterator[None]:
+        """Be the only engine of this folder that makes a version. One that is kept waiting for `limit_s` goes on."""
+        deadline = time.monotonic() + limit_s
+        self._parent.mkdir(parents=True, exist_ok=True)
+        with open(self._parent / MAKING, "w") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        break
+                    time.sleep(LOOK_S)
+            yield
+
+    def _link(self, found: Path, own: Path) -> None:
+        own.parent.mkdir(parents=True, exist_ok=True)
+        new = own.with_name(own.name + LINKING)
+        new.unlink(missing_ok=True)
+        os.link(found, new)
+        os.replace(new, own)
+        # Where both names are of one file already, `os.replace` leaves both.
+        new.unlink(missing_ok=True)
 
     def local(self, file: WeightFile) -> WeightFile | None:
         """Return `file` with the path of the engine's own copy, None without one. Its content is not checked."""
@@ -111,6 +174,10 @@ class Staging:
             if path != kept:
                 path.unlink(missing_ok=True)
 
+    def _neighbours(self) -> list[Path]:
+        """Return the folders of the other engines, also of those that were killed."""
+        return [folder for folder in sorted(self._parent.glob(f"{PREFIX}*")) if folder != self._folder]
+
     def _orphans(self) -> list[Path]:
         """Return the folders of engines of this machine that were killed."""
         host = f"{PREFIX}{socket.gethostname()}-"
@@ -120,3 +187,22 @@ class Staging:
     def _remove_orphans(self) -> None:
         for folder in self._orphans():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_complete(path: Path, file: WeightFile, kind: str) -> bool:
+    """Return whether a path holds a kind of a file. Only the whole file has a checksum: what is made of a short form is
+    checked later."""
+    try:
+        if kind == WHOLE:
+            verify_weights(replace(file, path=str(path)))
+            return True
+        return path.stat().st_size == file.source(kind)[1]
+    except (InputError, OSError):
+        return False
+
+
+def _is_shared(path: Path) -> bool:
+    """Return whether a file has names in folders of several engines: its bytes must stay as they are."""
+    found = path.stat()
+    names = [one for one in path.parent.iterdir() if one.stat().st_ino == found.st_ino]
+    return found.st_nlink > len(names)

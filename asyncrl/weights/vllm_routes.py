@@ -11,6 +11,7 @@ requests, bodies are msgpack with raw arrays, and each answer streams back as it
 `POST /asyncrl/v1/abort`           {ids: [...]}
 `POST /asyncrl/v1/weights/epoch`   {} -> that of the weights that are loaded
 `POST /asyncrl/v1/weights/base`    a `WeightFile` -> the checksum of the weights that are loaded
+`POST /asyncrl/v1/weights/adopt`   a `WeightFile` -> shared with another engine of the machine, if that has it
 `POST /asyncrl/v1/weights/expect`  a `WeightFile` -> room is made for it; its path, and which weights are loaded
 `POST /asyncrl/v1/weights/prepare` a `WeightFile` -> verified, nothing changed yet
 `POST /asyncrl/v1/weights/commit`  a `WeightFile` -> pause, load, set the version, resume; with `finish_requests`

@@ -55,6 +55,7 @@ class Served:
         self.routes: dict[str, Route] = {
             "weights/epoch": self._epoch,
             "weights/base": self._base,
+            "weights/adopt": self._adopt,
             "weights/expect": self._expect,
             "weights/prepare": self._prepare,
             "weights/commit": self._commit,
@@ -185,6 +186,13 @@ class Served:
     async def _base(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
         weight_file_from_json(body)
         return {"base": self.position.checksum}
+
+    async def _adopt(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
+        """Share what another engine of this machine has of a version, instead of having it brought."""
+        file = weight_file_from_json(body)
+        kind = file.kind_for(self.position.checksum)
+        adopted = await asyncio.to_thread(self.staging.adopt, file, kind)
+        return {"adopted": adopted, "place": f"{self.staging.place()}/{kind}"}
 
     async def _expect(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:
         return await self.expect(engine, weight_file_from_json(body))

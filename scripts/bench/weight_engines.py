@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,15 @@ class Loading(Served):
 
 
 class LoadingEngine:
-    """The routes of an engine on a socket at `url`, until `close`. folder: of its weights, which no other one sees."""
+    """The routes of an engine on a socket at `url`, until `close`.
 
-    def __init__(self, folder: Path) -> None:
+    folder: of its weights, which no other one sees unless it is given another `process`, the number of one that runs.
+    """
+
+    def __init__(self, folder: Path, process: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.policy = Loading(folder)
+        with mock.patch("asyncrl.weights.staging.os.getpid", return_value=process or os.getpid()):
+            self.policy = Loading(folder)
         self._app = FastAPI()
         self._app.state.hosts, self._app.state.failure, self._app.state.stopping = (
             Hosts(),

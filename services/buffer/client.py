@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from asyncrl.buffer.body_files import LARGE_BYTES, FileBody, read_body, same_folder, write_reserved
+from asyncrl.buffer.body_files import (
+    LARGE_BYTES,
+    MAX_GROUP_BYTES,
+    FileBody,
+    read_body,
+    same_folder,
+    write_reserved,
+)
 from asyncrl.config import RESTART_S
 from asyncrl.credentials import bearer
 from asyncrl.data.codec import encode_group, lease_from_map, pack, pack_list, task_to_map
@@ -22,7 +29,9 @@ T = TypeVar("T")
 TASKS_PER_CALL = 10_000
 MAX_ERROR = 2000
 PUT_S = 120.0
-"""Time limit of a put. Thousands may wait for their turn."""
+"""Time limit of a put, beside that of its transfer. Thousands may wait for their turn."""
+CALL_BYTES = MAX_GROUP_BYTES // 2
+"""Groups that are put together have fewer bytes, unless one alone has more."""
 PIECE_S = 60.0
 """Longest single wait of the synchronous client."""
 READERS = 2
@@ -102,6 +111,9 @@ class BufferClient:
     async def put_many(self, groups: Sequence[Group]) -> list[PutOutcome | AsyncRLError]:
         """Hand in several groups in one call; each is answered for itself, with the error `put` would raise."""
         bodies = [encode_group(group) for group in groups]
+        return [answer for part in _portions(bodies) for answer in await self._put_bodies(part)]
+
+    async def _put_bodies(self, bodies: Sequence[bytes]) -> list[PutOutcome | AsyncRLError]:
         found = await self._put_files(bodies)
         rest = [body for body, answer in zip(bodies, found, strict=True) if answer is None]
         if not rest:
@@ -295,6 +307,18 @@ def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) ->
 def _write(folder: Path, bodies: Sequence[tuple[int, bytes]]) -> None:
     for number, body in bodies:
         write_reserved(folder, number, body)
+
+
+def _portions(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Divide encoded groups, in order, among as few calls as `CALL_BYTES` allows."""
+    part: list[bytes] = []
+    for body in bodies:
+        if part and sum(map(len, part)) + len(body) > CALL_BYTES:
+            yield part
+            part = []
+        part.append(body)
+    if part:
+        yield part
 
 
 class Addresses:

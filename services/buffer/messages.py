@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from asyncrl.buffer.bodies import Stored
-from asyncrl.buffer.body_files import FileBody
+from asyncrl.buffer.body_files import MAX_GROUP_BYTES, FileBody
 from asyncrl.data.codec import pack_bytes, unpack
 from asyncrl.errors import InputError
 from asyncrl.http_checks import wrong_fields
@@ -23,6 +23,7 @@ MAX_WAIT_S = 300.0
 MAX_TASKS = 100_000
 MAX_ENGINES = 4096
 MAX_BODY_BYTES = 256 * 2**20
+"""Of what is no group."""
 MAX_GROUPS_PER_PUT = 1024
 MSGPACK = "application/msgpack"
 
@@ -102,7 +103,7 @@ class Reserve(Call):
 
 class Written(Call):
     file: Annotated[int, Field(ge=0, lt=2**63)]
-    size: Annotated[int, Field(ge=1, le=MAX_BODY_BYTES)]
+    size: Annotated[int, Field(ge=1, le=MAX_GROUP_BYTES)]
 
 
 class PutFiles(Call):

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from asyncrl.buffer.bodies import Stored
-from asyncrl.buffer.body_files import LARGE_BYTES, FileBody
+from asyncrl.buffer.body_files import LARGE_BYTES, MAX_GROUP_BYTES, FileBody
 from asyncrl.buffer.lease_hooks import HookFactory
 from asyncrl.buffer.ledger import (
     LeaseGoneError,
@@ -57,6 +57,7 @@ from asyncrl.services.http.app import (
     error_response,
     serve,
 )
+from asyncrl.services.http.room import Room
 from asyncrl.services.http.waiting import Waiters
 from asyncrl.types import FailureClass, Group, Lease
 
@@ -66,6 +67,8 @@ T = TypeVar("T")
 
 FILE_THREADS = 4
 PUTS_AT_ONCE = 16
+PUT_BYTES_AT_ONCE = 2 * MAX_GROUP_BYTES
+"""How much memory the bodies of puts may take together."""
 READ_AT_ONCE_BYTES = 2 * 2**20
 """As many bytes are read in less time than a thread takes to wake up."""
 ABANDONED_AT_ONCE = 1000
@@ -105,7 +108,7 @@ class BufferService:
         self._refused: Counter[str] = Counter()
         """Groups of each worker that were refused."""
         self.threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="buffer-files")
-        self.room = asyncio.Semaphore(PUTS_AT_ONCE)
+        self.room = Room(PUTS_AT_ONCE, PUT_BYTES_AT_ONCE)
         """Room for puts whose bodies are in memory. Others wait in their connections."""
 
     def counts(self) -> dict[str, Any]:
@@ -310,7 +313,14 @@ def create_buffer_app(ledger: Ledger, credentials: Credentials) -> FastAPI:
     background = {"lease reaper": service.reap, "freed memory": service.return_memory}
     access = credentials.access("buffer")
     app = create_app(
-        "asyncrl buffer", access, ROLES, messages.MAX_BODY_BYTES, OWN_STATUSES, background, open_ledger
+        "asyncrl buffer",
+        access,
+        ROLES,
+        messages.MAX_BODY_BYTES,
+        OWN_STATUSES,
+        background,
+        open_ledger,
+        larger_bodies=dict.fromkeys(("/v1/put", "/v1/put_many"), MAX_GROUP_BYTES),
     )
     app.state.stopping = service.stopping
     _add_planning(app, service)
@@ -435,7 +445,7 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
     ledger = service.ledger
 
     async def put(request: Request) -> Response:
-        async with service.room:
+        async with service.room.of(_body_bytes(request)):
             finished = await receive_one(request, await request.body())
             try:
                 if not isinstance(finished, Finished):
@@ -447,7 +457,7 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
 
     async def put_many(request: Request) -> Response:
         """Each group is answered for itself: its result, or its error."""
-        async with service.room:
+        async with service.room.of(_body_bytes(request)):
             return await put_all(request, await received(request))
 
     async def reserve(request: Request) -> Response:
@@ -457,10 +467,11 @@ def _add_groups(app: FastAPI, service: BufferService) -> None:
 
     async def put_files(request: Request) -> Response:
         """As `put_many`, for groups in such files; those that are not found are to be sent."""
-        async with service.room:
-            body = await read(request, messages.PutFiles)
-            if sum(one.size for one in body.files) > messages.MAX_BODY_BYTES:
-                raise InputError(f"files: must have at most {messages.MAX_BODY_BYTES} bytes together")
+        body = await read(request, messages.PutFiles)
+        size = sum(one.size for one in body.files)
+        if size > MAX_GROUP_BYTES:
+            raise InputError(f"files: must have at most {MAX_GROUP_BYTES} bytes together")
+        async with service.room.of(size):
             found = await asyncio.gather(*(receive_file(request, one) for one in body.files))
             return await put_all(request, found)
 
@@ -651,6 +662,11 @@ def _check_name(request: Request, worker: str) -> None:
     caller = caller_of(request)
     if caller.role == "worker" and caller.name != worker:
         raise ConfigError(f"worker: the token is {caller.name!r}'s, it cannot speak for {worker[:64]!r}")
+
+
+def _body_bytes(request: Request) -> int:
+    """Return how large the body will be; as large as any where the sender does not say."""
+    return int(request.headers.get("content-length", MAX_GROUP_BYTES))
 
 
 def _result_to_map(result: PutResult) -> dict[str, Any]:

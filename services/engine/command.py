@@ -6,7 +6,7 @@ import argparse
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.gpus import ENGINE_SHARE
+from asyncrl.gpus import ENGINE_SHARE, found_gpus
 from asyncrl.services.command import CONFIGURED, NODES, Address, need
 
 HELP = "a vLLM server whose weights are updated while it decodes"
@@ -68,4 +68,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         host=address.host,
         advertise=address.advertise,
     )
+    if found_gpus():
+        from asyncrl.numa import stay_near_gpus
+
+        stay_near_gpus()
     return serve_engine(options, address.credentials, address.port, address.ready_file)

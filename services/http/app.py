@@ -83,6 +83,7 @@ def create_app(
     background: Mapping[str, Background] | None = None,
     lifespan: Lifespan | None = None,
     open_paths: Collection[str] = OPEN_PATHS,
+    larger_bodies: Mapping[str, int] | None = None,
 ) -> FastAPI:
     """A FastAPI app with the shared plumbing and `GET /healthz`.
 
@@ -93,6 +94,7 @@ def create_app(
     background: named coroutines that run as long as the service does; if one ends, the process exits with 1.
     lifespan: context that the service enters at its start and leaves at its end, around the background tasks.
     open_paths: answered without a token.
+    larger_bodies: by path, what takes larger ones than `max_body_bytes`, in bytes.
 
     `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
     """
@@ -119,7 +121,9 @@ def create_app(
         statuses=table,
         open_paths=frozenset(open_paths),
     )
-    app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=max_body_bytes)
+    app.add_middleware(
+        RequestGuard, hosts=app.state.hosts, max_body_bytes=max_body_bytes, larger_bodies=larger_bodies
+    )
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -159,10 +163,17 @@ def caller_of(request: Request) -> Caller:
 class RequestGuard:
     """ASGI middleware before everything else. Refuses foreign hosts, web pages, wrong types, large and slow bodies."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Hosts,
+        max_body_bytes: int,
+        larger_bodies: Mapping[str, int] | None = None,
+    ) -> None:
         self.app = app
         self.hosts = hosts
         self.max_body_bytes = max_body_bytes
+        self.larger_bodies = larger_bodies or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -181,9 +192,12 @@ class RequestGuard:
 
     def _too_long(self, scope: Scope) -> Refusal | None:
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
-        if length > self.max_body_bytes:
-            return Refusal(413, f"body must have at most {self.max_body_bytes} bytes, got {length}")
+        if length > (most := self._most(scope)):
+            return Refusal(413, f"body must have at most {most} bytes, got {length}")
         return None
+
+    def _most(self, scope: Scope) -> int:
+        return self.larger_bodies.get(scope["path"], self.max_body_bytes)
 
     def _checked(self, scope: Scope, receive: Receive, unread: _Unread) -> Receive:
         packed = any(n == b"content-type" and media_type(v) == MSGPACK for n, v in scope["headers"])
@@ -195,7 +209,7 @@ class RequestGuard:
             if whole:
                 return await receive()
             # The sender's time starts when the service begins to read.
-            check = check or BodyCheck(self.max_body_bytes, not packed)
+            check = check or BodyCheck(self._most(scope), not packed)
             try:
                 async with asyncio.timeout(check.left_s):
                     message = await receive()

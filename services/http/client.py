@@ -22,9 +22,13 @@ from asyncrl.tls import client_context
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 READ_BUFFER_BYTES = 4 * 2**20
+SLOWEST_BYTES_PER_S = 20e6
+"""A large body or answer that comes more slowly than this, beyond the call's own limit, has stopped."""
 JOINED_BYTES = 2**18
 """Smaller bodies are faster in one piece."""
 MOVED = 307
+NO_LIMIT = aiohttp.ClientTimeout(total=None)
+"""The limit is that of the whole attempt."""
 KEEP_ALIVE_S = 30.0
 """Shorter than the services' own limit, so that idle connections are rarely found closed."""
 RETRIED = (
@@ -59,7 +63,8 @@ class HttpClient:
     """A client of one service. It repeats calls through dropped connections and restarts, where they may be repeated.
 
     retry_s: how long calls without an answer are repeated, as while a service restarts. Each attempt has the call's
-    whole time limit. Where `url` redirects to another address, later calls go there, until that does not answer.
+    whole time limit, and as long again as large bodies and answers take to come. Where `url` redirects to another
+    address, later calls go there, until that does not answer.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
@@ -91,23 +96,31 @@ class HttpClient:
         self, method: str, path: str, data: bytes | Pieces | None, timeout_s: float, repeat: bool
     ) -> Any:
         give_up = time.monotonic() + self.retry_s if repeat else 0.0
-        timeout = aiohttp.ClientTimeout(total=max(0.1, timeout_s))
+        limit_s = max(0.1, timeout_s) + _transfer_s(data)
         pause_s = FIRST_PAUSE_S
         while True:
             # Other calls may find meanwhile that the service has moved.
             at = self._at
             try:
-                async with self._open().request(
-                    method, at + path, data=data, timeout=timeout, allow_redirects=False
-                ) as response:
+                async with (
+                    asyncio.timeout(limit_s) as limit,
+                    self._open().request(
+                        method, at + path, data=data, timeout=NO_LIMIT, allow_redirects=False
+                    ) as response,
+                ):
                     if response.status == MOVED:
                         self._at = self._moved(response, at, path)
                         continue
+                    if response.content_length:
+                        # How large it is nobody knows before: a batch may have gigabytes.
+                        limit.reschedule(
+                            (limit.when() or 0.0) + response.content_length / SLOWEST_BYTES_PER_S
+                        )
                     return _decode(response, await response.read(), at + path)
             except TimeoutError as error:
                 self._at = self.url
                 if time.monotonic() >= give_up:
-                    raise UnavailableError(f"{self.url}{path}: no answer within {timeout_s:g} s") from error
+                    raise UnavailableError(f"{self.url}{path}: no answer within {limit_s:g} s") from error
             except RETRIED as error:
                 self._at = self.url
                 left_s = give_up - time.monotonic()
@@ -133,6 +146,12 @@ class HttpClient:
                 read_bufsize=READ_BUFFER_BYTES,
             )
         return self._session
+
+
+def _transfer_s(data: bytes | Pieces | None) -> float:
+    if data is None:
+        return 0.0
+    return (len(data) if isinstance(data, bytes) else data.size or 0) / SLOWEST_BYTES_PER_S
 
 
 def _decode(response: aiohttp.ClientResponse, raw: bytes, where: str) -> Any:

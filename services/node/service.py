@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI, Request, Response
 
 from asyncrl import __version__
-from asyncrl.config import parse_config
+from asyncrl.config import Config, parse_config
 from asyncrl.credentials import VARIABLE, Credentials, role_token, user_folder
 from asyncrl.data.codec import pack, unpack
 from asyncrl.endpoint import announced_url, route_to
@@ -57,6 +57,7 @@ from asyncrl.services.node.messages import (
 )
 from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.folders import (
+    check_staged_room,
     claim_weights,
     policy_weights,
     remove_deserted,
@@ -92,6 +93,7 @@ class _Policy:
     folder: Path
     model: str
     weights: Path
+    config: Config
 
 
 class NodeService:
@@ -203,7 +205,8 @@ class NodeService:
                 model = self._policies[""].model
             else:
                 model = await self._model_of(name, policy, client)
-            self._policies[name] = _Policy(folder, model, weights)
+            recipe = parse_config(policy.config, f"the run of {self.launcher}", strict=False)
+            self._policies[name] = _Policy(folder, model, weights, recipe)
         self._claim = claim_weights(self._weights, self._run_folder)
         _keep_only(self.folder / MODELS, run.policies)
         self.run = run.run
@@ -247,6 +250,8 @@ class NodeService:
             raise ConflictError(
                 f"node {self.name}: its run has no policy {body.policy!r} of which something runs here"
             )
+        if body.role == "engine":
+            check_staged_room(policy.config, Path(policy.model), policy.weights)
         own = ["--folder", str(policy.folder)]
         if body.role != "env":
             own += ["--model", policy.model]

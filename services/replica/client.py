@@ -133,7 +133,10 @@ class HttpPlace:
         self._call("fold")
 
     def write_body(self, number: int, body: bytes) -> None:
-        self._call("body", number=number, data=body)
+        with memoryview(body) as whole:
+            for start in range(0, len(body), PART_BYTES):
+                with whole[start : start + PART_BYTES] as piece:
+                    self._call("body", number=number, offset=start, data=piece)
 
     def sweep_bodies(self, named: Sequence[FileBody]) -> list[int]:
         return self._call("bodies", bodies=[(one.file, one.size, one.checksum) for one in named])["missing"]

@@ -34,7 +34,10 @@ class Adopt(Message):
 
 
 class Body(Message):
+    """A piece of a body's file, and where it begins there."""
+
     number: Whole
+    offset: Whole
     data: bytes
 
 

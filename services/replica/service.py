@@ -30,8 +30,6 @@ from asyncrl.services.buffer.messages import read
 from asyncrl.services.http.app import ALL_ROLES, add_hot_route, create_app, serve
 from asyncrl.services.replica.messages import Adopt, Bodies, Body, Bytes, Message, Part, Serving
 
-MAX_BODY_BYTES = 257 * 2**20
-"""A group's body at its largest, and what is around it."""
 CALLS = ("attach", "copy", "adopt", "append", "fold", "body", "bodies", "serving", "files", "read")
 ROLES = {"": ALL_ROLES, **{f"/v1/replica/{name}": set[str]() for name in CALLS}}
 """Only who has the run's token may change or read the copy. All may ask where the buffer is."""
@@ -100,9 +98,9 @@ class ReplicaService:
             self.place.fold()
 
     def body(self, message: Body) -> None:
-        """Write the file of a body."""
+        """Write a piece of the file of a body."""
         self._check(message)
-        self.place.write_body(message.number, message.data)
+        self.place.write_body(message.number, message.data, message.offset)
 
     def bodies(self, message: Bodies) -> dict[str, list[int]]:
         """Remove the bodies that are not named, and return the named ones that are not there."""
@@ -147,7 +145,7 @@ def create_replica_app(replica: ReplicaService, access: Access) -> FastAPI:
         yield
         replica.place.close()
 
-    app = create_app("asyncrl replica", access, ROLES, MAX_BODY_BYTES, lifespan=opened)
+    app = create_app("asyncrl replica", access, ROLES, lifespan=opened)
 
     def add(name: str, kind: type[Message], act: Callable[[Any], Any]) -> None:
         async def answer(request: Request) -> Response:

@@ -43,12 +43,16 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         if config.train.ranks > 1:
             os.environ[RANK_OF] = str(args.folder)
             return _run_ranks(config.train.ranks_each, args)
-    from asyncrl.gpus import find_own_programs, grow_segments
+    from asyncrl.gpus import find_own_programs, found_gpus, grow_segments
     from asyncrl.process_hooks import collecting_no_garbage, die_with_parent
 
     die_with_parent()
     grow_segments()
     find_own_programs()
+    if found_gpus():
+        from asyncrl.numa import stay_near_gpus
+
+        stay_near_gpus()
     with collecting_no_garbage():
         from asyncrl.services.trainer.service import run_trainer
         from asyncrl.train.arguments import TrainerArguments

@@ -14,7 +14,7 @@ from asyncrl.errors import AsyncRLError
 from asyncrl.services.buffer.client import Addresses, BufferClientSync
 from asyncrl.services.engine.control import EngineControl
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.weights.files import WeightFile, on_cpu
+from asyncrl.weights.files import WeightFile
 from asyncrl.weights.publish import FilePublisher, PublishReport
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class SyncFilePublisher:
             for _ in engine.checkpoint():
                 pass
             return lambda: PublishReport(version)
-        tensors = on_cpu(engine.checkpoint(), copy=True)
+        tensors = self.publisher.host.of(engine.checkpoint(), always=True)
         # Here and not while the next batch is checked with the weights of earlier versions.
         self.publisher.make_room(version)
         return lambda: self._commit(*self._write(version, tensors.items()))

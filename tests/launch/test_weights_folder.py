@@ -1,6 +1,7 @@
 """Weights that do not fit where they are published are found out before anything starts."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from safetensors.torch import save_file
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.models.weights_folder import check_room, published_bytes
-from asyncrl.weights.folders import weights_folder
+from asyncrl.launch.models.weights_folder import check_room
+from asyncrl.weights.folders import check_staged_room, published_bytes, weights_folder
 
 
 def config(**engine):
@@ -46,12 +47,38 @@ def test_copies_that_do_not_fit_are_refused_with_the_key_that_moves_them(model, 
         {"model": {"path": "m", "dtype": "bfloat16"}, "env": {"name": "gridworld"}, "engine": {"count": 2}}
     )
     check_room(half, str(model), folder)
-    with pytest.raises(ConfigError, match="7 copies"):
+    # The engines of a machine share theirs.
+    (small_disk / "of-another").write_bytes(bytes(100_000))
+    with pytest.raises(ConfigError, match="5 copies"):
         check_room(
             half.model_copy(update={"engine": config(count=2, weight_transfer="collective").engine}),
             str(model),
             folder,
         )
+
+
+def test_copies_that_do_not_fit_on_an_engines_machine_are_refused_there(model, small_disk):
+    """200,000 bytes in bfloat16; two copies."""
+    folder = small_disk / "asyncrl-run"
+    folder.mkdir()
+    recipe = parse_config(
+        {
+            "model": {"path": "m", "dtype": "bfloat16"},
+            "env": {"name": "gridworld"},
+            "engine": {"weight_transfer": "http", "count": 8},
+        }
+    )
+    filled = small_disk / "of-another"
+    with open(filled, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - 300_000)
+    with pytest.raises(ConfigError, match=r"engine.weights_dir: .* has room for .* 2 copies of the weights"):
+        check_staged_room(recipe, model, folder)
+    # What its engines have already is shared by one that starts again.
+    filled.unlink()
+    with open(folder / "staged", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - 100_000)
+    check_staged_room(recipe, model, folder)
+    check_staged_room(config(), model, folder)
 
 
 @pytest.mark.parametrize(

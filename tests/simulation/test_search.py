@@ -8,8 +8,9 @@ from asyncrl.cli import main
 from asyncrl.config import load_config
 from asyncrl.plan.load import load_for_gpus
 from asyncrl.simulation.hardware import gpu_named
-from asyncrl.simulation.search import SIMULATED, layouts, likeliest, try_layout, with_schedule
+from asyncrl.simulation.search import SIMULATED, estimate, layouts, likeliest, try_layout, with_schedule
 from asyncrl.simulation.workload import DrawnWorkload
+from asyncrl.types import Task
 from tests.plan.recipes import SMALL
 
 
@@ -53,6 +54,33 @@ def test_the_fastest_of_all_layouts_is_among_those_that_are_simulated():
     best = max(rates, key=rates.__getitem__)
     assert best in [layout for layout, _ in chosen]
     assert {layout.schedule for layout, _ in chosen} == {layout.schedule for layout, _ in everything}
+
+
+EIGHT_H100 = [
+    "engine.max_model_len=9216",
+    "rollout.max_tokens_per_turn=8192",
+    "rollout.group_size=8",
+    "buffer.groups_per_step=64",
+]
+"""512 answers of up to 8,192 tokens of Qwen3-4B a step."""
+
+
+@pytest.mark.slow
+def test_what_is_recommended_for_4b_on_eight_gpus_is_what_a_practitioner_would_try():
+    """Five GPUs generate while three train; all by turns would wait for the longest answer of each step."""
+    config, gpu = load_for_gpus("dapo_4b_8x80gb", EIGHT_H100), gpu_named("h100")
+    workload = DrawnWorkload(turns=1, prompt_tokens=500, sampled_tokens=2000, max_sampled_tokens=8192)
+    sample = [workload.group(Task(f"t{number}", ""), 8) for number in range(64)]
+    steps = {}
+    for layout, costs in likeliest(config, gpu, 8, workload):
+        name = (layout.schedule, layout.trainer_gpus, layout.engines)
+        if name in (("partial", 3, 5), ("partial", 4, 4), ("synchronous", 8, layout.engines)):
+            planned = with_schedule(config, layout.schedule)
+            outcome = try_layout(planned, costs, workload, layout.engines, 3)
+            steps[name[:2]] = outcome.step_s
+            assert estimate(planned, layout, costs, sample) == pytest.approx(outcome.step_s, rel=0.25)
+    assert steps["partial", 3] < steps["partial", 4] < steps["synchronous", 8]
+    assert 50 < steps["partial", 3] < 65
 
 
 @pytest.mark.slow

@@ -38,12 +38,14 @@ class CountedPasses:
             monkeypatch.setattr(module, "whole_batch", counted)
         monkeypatch.setattr(ScoreNorms, "score", counted_norms)
 
-    def operations(self, learner: Learner) -> int:
+    def operations(self, learner: Learner) -> float:
         """Return the operations of the step for each parameter and token: see `asyncrl.simulation.hardware`."""
         train, critic = learner.config.train, learner.auxiliary.parts.get("critic")
         learning = 6 + 2 * train.gradient_checkpointing
         trained = 1 + (critic.config.steps if critic is not None and not critic.shared else 0)
-        # Before the step log-probabilities are compared; a teacher's logits are computed with the loss.
-        forward = self.whole + (self.parts > 0) + (train.max_logp_error > 0)
+        # Before the step a row of each group is compared; a teacher's logits are computed with the loss.
+        forward = (
+            self.whole + (self.parts > 0) + (train.max_logp_error > 0) / learner.config.rollout.group_size
+        )
         forward += "teacher_logits" in learner.objective.needs
         return trained * learning + 2 * forward + 6 * self.score_norms

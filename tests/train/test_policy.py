@@ -157,6 +157,33 @@ def test_sums_of_squared_probabilities_are_those_of_the_plain_model(policy, rows
     torch.testing.assert_close(found["sum_pi_squared"][:, 1:][picked], expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize(("free_gib", "chunks"), [(0, 38), (3, 38), (4, 38), (9, 19), (16, 10), (60, 10)])
+def test_a_gpu_with_room_computes_the_head_in_fewer_chunks(policy, monkeypatch, free_gib, chunks):
+    """16,384 tokens at a vocabulary of 152,000: each chunk reads and writes the whole gradient of the projection."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(token_scores, "free_bytes", lambda device: free_gib * 2**30)
+    tokens = token_scores.logits_at_once(torch.device("cuda")) // 152_000
+    assert -(-16_384 // tokens) == chunks
+    # At its peak a chunk takes no more than a quarter of what is free, unless there is hardly anything.
+    assert tokens * 152_000 * 16 <= max(free_gib / 4, 1) * 2**30
+
+
+def test_the_head_is_computed_as_often_as_its_chunks_say(policy, rows, monkeypatch):
+    vocab_size, projected = policy.model.config.vocab_size, []
+    head = policy.model.lm_head.forward
+    project = head.project
+    monkeypatch.setattr(head, "project", lambda states: projected.append(len(states)) or project(states))
+    for most, expected in ((3, 3), (6, 6)):
+        projected.clear()
+        monkeypatch.setattr(token_scores, "logits_at_once", lambda device, most=most: most * vocab_size)
+        policy(*rows, 1.0)["logp"].sum().backward()
+        assert max(projected) == expected
+        # Forward, and again backward.
+        tokens = sum(projected) // 2
+        assert tokens > most
+        assert len(projected) == 2 * -(-tokens // most)
+
+
 @pytest.mark.parametrize("chunk_tokens", [1000, 3])
 @pytest.mark.parametrize("direction", ["reverse", "forward", "jsd"])
 def test_the_divergence_from_a_teacher_and_its_gradient_are_those_of_whole_logits(

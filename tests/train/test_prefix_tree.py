@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import (
     AutoModelForCausalLM,
@@ -211,6 +212,32 @@ def test_attention_of_another_kind_leaves_the_model_unchanged():
     config = Qwen3Config(**SIZES)
     config.layer_types = ["full_attention", "chunked_attention"]
     assert prefix_tree.windows(config) is None
+
+
+@pytest.mark.parametrize(("window", "width"), [(5, 23), (8, 32), (8, 33), (1, 6), (7, 7), (None, 9)])
+def test_rows_longer_than_the_window_are_computed_in_blocks_of_its_length(window, width):
+    """What a dense mask gives, of which no part of the size [W,W] is made."""
+    query, key, value = (torch.randn(2, heads, width, 4, requires_grad=True) for heads in (4, 2, 2))
+    masked = []
+
+    def attend(q, k, v, mask):
+        masked.append(0 if mask is None else mask.numel())
+        found = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
+        return found.transpose(1, 2)
+
+    found = prefix_tree._in_windows(attend, query, key, value, window)
+    back = torch.arange(width)[:, None] - torch.arange(width)
+    dense = (back >= 0) & (back < (window or width))
+    expected = F.scaled_dot_product_attention(query, key, value, dense, enable_gqa=True).transpose(1, 2)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), (query, key, value)),
+        torch.autograd.grad((expected * weights).sum(), (query, key, value)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+    assert masked == ([0] if window is None or window >= width else [0, 2 * window**2])
 
 
 @pytest.mark.parametrize("window", [None, 5, 200])

@@ -12,7 +12,14 @@ from asyncrl.weights.vllm_plugin import MACHINES, RECORD_EXPERTS, RECORD_STATES,
 from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 from asyncrl.weights.vllm_served import Served
 
-CORE = {"weights/epoch", "weights/base", "weights/expect", "weights/prepare", "weights/commit"}
+CORE = {
+    "weights/epoch",
+    "weights/base",
+    "weights/adopt",
+    "weights/expect",
+    "weights/prepare",
+    "weights/commit",
+}
 TRANSPORTS = {"weights/join", "weights/receive", "weights/fetch", "weights/fetched", "weights/read"}
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
+from torch import Tensor
 
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.weights.files import HostCopies
 
 KINDS = (
     OffloadStateTypeEnum.hp_params,
     OffloadStateTypeEnum.optim_states,
     OffloadStateTypeEnum.lp_params,
 )
+_HOST: WeakKeyDictionary[TrainEngine, HostCopies] = WeakKeyDictionary()
+"""Pinned memory for the states of each engine, which stays from one turn to the next: pages that are fresh take several
+times as long, and pinning them longer still."""
 
 
 def to_host(engine: TrainEngine) -> None:
@@ -30,7 +37,7 @@ def to_host(engine: TrainEngine) -> None:
     if engine.stage == 3:
         # DeepSpeed's own move insists on its fused Adam.
         optimizer.empty_partition_cache()
-    _move(engine, torch.device("cpu"), away=True)
+    _move(engine, away=True)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -39,7 +46,7 @@ def to_device(engine: TrainEngine) -> None:
     """Move everything back. Call on every rank."""
     optimizer = engine.engine.optimizer
     if not _deepspeed_moves(engine):
-        _move(engine, engine.device, away=False)
+        _move(engine, away=False)
         return
     engine.engine.reload_states()
     if optimizer._hp_optimizer_states_linked:
@@ -52,7 +59,7 @@ def _deepspeed_moves(engine: TrainEngine) -> bool:
     return engine.stage in (1, 2) and hasattr(engine.engine.optimizer, "offload_states")
 
 
-def _move(engine: TrainEngine, device: torch.device, away: bool) -> None:
+def _move(engine: TrainEngine, away: bool) -> None:
     """Move the moments and, where there are any, the float32 weights, in place: others hold references to them."""
     optimizer: Any = engine.engine.optimizer
     if engine.stage == 3 and optimizer.offload_optimizer:
@@ -61,10 +68,25 @@ def _move(engine: TrainEngine, device: torch.device, away: bool) -> None:
     masters = "fp32_partitioned_groups_flat" if engine.stage == 3 else "fp32_groups_flat_partition"
     states = getattr(optimizer, "optimizer", optimizer).state.values()
     moments = (tensor for state in states for tensor in state.values() if isinstance(tensor, torch.Tensor))
-    for tensor in (*getattr(optimizer, masters, ()), *(tensor for tensor in moments if tensor.ndim)):
-        tensor.data = tensor.data.to(device)
+    moving = [*getattr(optimizer, masters, ()), *(tensor for tensor in moments if tensor.ndim)]
+    if away:
+        put_on_host(moving, _HOST.setdefault(engine, HostCopies()))
+    else:
+        for tensor in moving:
+            tensor.data = tensor.data.to(engine.device, non_blocking=True)
     if isinstance(optimizer, BF16_Optimizer):
         _follow(optimizer, away)
+
+
+def put_on_host(tensors: Sequence[Tensor], host: HostCopies, always: bool = False) -> None:
+    """Have tensors hold the same values in host memory, which `host` keeps for the next turn.
+
+    always: those that are there already, too. Tensors must not share memory.
+    """
+    found = host.of([(str(id(tensor)), tensor.data) for tensor in tensors], always)
+    for tensor in tensors:
+        # Of those without elements only one is named.
+        tensor.data = found.get(str(id(tensor)), tensor.data)
 
 
 def _follow(optimizer: Any, away: bool) -> None:

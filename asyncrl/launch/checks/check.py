@@ -12,6 +12,7 @@ from typing import Any
 from asyncrl.algo.registry import did_you_mean
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.signature import top_level_names
+from asyncrl.buffer.body_files import MAX_GROUP_BYTES
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
@@ -43,7 +44,6 @@ from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
-from asyncrl.services.buffer.messages import MAX_BODY_BYTES
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
@@ -316,12 +316,12 @@ def check_group_size(config: Config, description: Mapping[str, Any]) -> None:
     experts = text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0
     token_bytes = TOKEN_BYTES + chosen * layers * (1 if experts <= 256 else 2)
     needed = config.rollout.group_size * config.max_tokens * token_bytes
-    if needed > MAX_BODY_BYTES:
-        most = MAX_BODY_BYTES // (token_bytes * config.rollout.group_size)
+    if needed > MAX_GROUP_BYTES:
+        most = MAX_GROUP_BYTES // (token_bytes * config.rollout.group_size)
         raise ConfigError(
             f"train.router_replay: a group of rollout.group_size={config.rollout.group_size} episodes of "
             f"engine.max_model_len={config.engine.max_model_len} tokens with their experts has {needed / MIB:.0f} MiB, "
-            f"and the buffer takes {MAX_BODY_BYTES / MIB:.0f}; have smaller groups, or at most {most:,} tokens"
+            f"and the buffer takes {MAX_GROUP_BYTES / MIB:.0f}; have smaller groups, or at most {most:,} tokens"
         )
 
 

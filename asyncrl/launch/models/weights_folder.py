@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.weights.folders import BYTES, STAGED_COPIES, has_own_copies, published_bytes
 
 PUBLISHED_COPIES = 3
 """The version that is written, the one that is served, and the one before it."""
-STAGED_COPIES = 2
-"""Those of an engine that has its own: the version it serves and the next."""
 STATE_BYTES = 12
 """The bytes of a trained weight: itself in float32, and Adam's two moments of it."""
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def check_room(config: Config, model: str, folder: Path) -> None:
@@ -25,8 +22,7 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     Without the model's files at hand, as for a name of a hub, nothing is known and nothing refused.
     """
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
-    own_copies = config.engine.weight_delta or config.engine.weight_transfer != "shared_file"
-    copies = PUBLISHED_COPIES + (STAGED_COPIES * config.engine.count if own_copies else 0)
+    copies = PUBLISHED_COPIES + (STAGED_COPIES if has_own_copies(config) else 0)
     advice = ""
     if config.train.memory_checkpoint_every:
         copies += math.ceil(memory_checkpoints(config, STATE_BYTES) / BYTES[config.model.dtype])
@@ -50,13 +46,3 @@ def memory_checkpoints(config: Config, state: int) -> float:
         return 0.0
     # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
     return 2 * min(1.0, 2 / config.train.nodes) * state
-
-
-def published_bytes(model: Path, dtype: str) -> int:
-    """Return the size of a model's weights once they are published, from the headers of its safetensors files."""
-    elements = 0
-    for path in model.glob("*.safetensors"):
-        with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        elements += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
-    return elements * BYTES[dtype]

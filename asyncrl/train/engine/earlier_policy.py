@@ -20,6 +20,7 @@ from torch.func import functional_call
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.checkpoint_form import form_of, from_checkpoint
 from asyncrl.train.models.policy import NO_EXTRAS, Extras
+from asyncrl.train.models.token_scores import free_bytes
 from asyncrl.weights.files import read_weights, weights_path
 
 log = logging.getLogger(__name__)
@@ -110,9 +111,3 @@ def _fits(engine: TrainEngine, path: Path) -> bool:
             "train.zero_stage=3 needs none", num_bytes / 2**30, free / 2**30,
         )  # fmt: skip
     return False
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return what may be allocated of a GPU: what nobody has, and what torch keeps of what was freed."""
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + cached

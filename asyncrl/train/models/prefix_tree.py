@@ -281,9 +281,12 @@ def _plain(
     rest: dict[str, Any],
 ) -> tuple[Tensor, Tensor | None]:
     """The attention of whole rows [B,heads,T,D]. Of a window transformers makes a mask for its own attentions alone."""
+    inner, window = AttentionInterface()[INNER], rest.get("sliding_window")
     if attention_mask is None and key.shape[2] == query.shape[2]:
-        attention_mask = _window_mask(query.shape[2], rest.get("sliding_window"), query.device)
-    return AttentionInterface()[INNER](module, query, key, value, attention_mask, **rest)
+        return _in_windows(
+            lambda q, k, v, m: inner(module, q, k, v, m, **rest)[0], query, key, value, window
+        ), None
+    return inner(module, query, key, value, attention_mask, **rest)
 
 
 def _over_all_nodes(
@@ -319,18 +322,49 @@ def _by_rows(
             x[0].transpose(0, 1).index_select(0, bucket.flatten()).unflatten(0, bucket.shape).transpose(1, 2)
             for x in (query, key, value)
         )
-        out, _ = inner(layer, q, k, v, _window_mask(bucket.shape[1], window, q.device), **rest)
+        out = _in_windows(lambda q, k, v, m: inner(layer, q, k, v, m, **rest)[0], q, k, v, window)
         found.append(out.flatten(0, 1))
     flat = found[0] if len(found) == 1 else torch.cat(found)
     return flat.index_select(0, tree.places)[None]
 
 
-def _window_mask(width: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Return which tokens [1,1,W,W] of a row each one sees; None where that is all before it."""
+def _in_windows(
+    attend: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: int | None,
+) -> Tensor:
+    """Return [B,W,heads,D]: `attend` of rows [B,heads,W,D] where a token sees itself and the `window` - 1 before it.
+
+    attend: is given a mask, or None for all that is before a token. A window that is shorter than the rows divides them
+    into blocks of its length, and each block sees itself and the one before: the mask is [window,2*window], not [W,W],
+    and what no token sees is not computed.
+    """
+    width = query.shape[2]
     if window is None or window >= width:
-        return None
-    back = torch.arange(width, device=device)[:, None] - torch.arange(width, device=device)
-    return ((back >= 0) & (back < window))[None, None]
+        return attend(query, key, value, None)
+    first = attend(query[:, :, :window], key[:, :, :window], value[:, :, :window], None)
+    blocks = -(-width // window) - 1
+    padding = (0, 0, 0, (blocks + 1) * window - width)
+    query, key, value = (F.pad(x, padding) if padding[-1] else x for x in (query, key, value))
+
+    def divided(x: Tensor) -> Tensor:
+        return x.unflatten(2, (-1, window))
+
+    def by_block(x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(0, 1)
+
+    key, value = (
+        by_block(torch.cat((divided(x[:, :, :-window]), divided(x[:, :, window:])), dim=3))
+        for x in (key, value)
+    )
+    back = torch.arange(window, 2 * window, device=query.device)[:, None]
+    back = back - torch.arange(2 * window, device=query.device)
+    rest = attend(
+        by_block(divided(query[:, :, window:])), key, value, ((back >= 0) & (back < window))[None, None]
+    )
+    return torch.cat((first, rest.unflatten(0, (-1, blocks)).flatten(1, 2)), dim=1)[:, :width]
 
 
 def _block_mask(ends: Tensor, depths: Tensor, window: int | None) -> BlockMask:

@@ -17,6 +17,13 @@ from asyncrl.algo.next_token import next_token_scores
 
 CHUNK_LOGITS = 2**26
 """Logits held at once: 441 tokens at a vocabulary of 152,000, 256 MiB in float32."""
+MOST_LOGITS = 2**28
+"""The most of them where a GPU has room. Each chunk reads and writes the projection's gradient in float32, so that four
+times as many logits are a quarter of that traffic; beyond this it is less than a tenth of the products."""
+LOGITS_BYTES = 16
+"""What a chunk takes for each of its logits at the peak: bfloat16, float32, their gradient and a copy."""
+FREE_SHARE = 0.25
+"""The share of what a GPU has free that a chunk may take: the backward pass needs the rest."""
 
 
 AFTER_PROJECTION = ("logit_scale", "logits_scaling", "final_logit_softcapping")
@@ -109,11 +116,30 @@ def score_tokens(
             found.append(compared.compare(logits, compared.states[part], temperature))
         return tuple(found)
 
-    size = max(1, CHUNK_LOGITS // vocab_size)
+    size = max(1, logits_at_once(states.device) // vocab_size)
     parts = [slice(start, start + size) for start in range(0, max(1, len(states)), size)]
     # A single chunk is kept: computing it again would not lower the peak.
     found = score(states, parts[0]) if len(parts) == 1 else _Chunks.apply(score, parts, states, *parameters)
     return dict(zip(names, found, strict=True))
+
+
+def logits_at_once(device: torch.device) -> int:
+    """Return how many logits are held at once: `CHUNK_LOGITS`, or more where a GPU has room."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return CHUNK_LOGITS
+    return chunk_for(free_bytes(device))
+
+
+def chunk_for(free: int) -> int:
+    """Return how many logits are held at once where a GPU has so many bytes free: a power of two."""
+    wanted = int(FREE_SHARE * free / LOGITS_BYTES)
+    return min(MOST_LOGITS, max(CHUNK_LOGITS, 1 << max(0, wanted.bit_length() - 1)))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return what may be allocated of a GPU: what nobody has, and what torch keeps of what was freed."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
 
 
 class _Chunks(torch.autograd.Function):

@@ -520,3 +520,58 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
         assert len(list((tmp_path / "ledger.bodies").glob("*.body"))) == 1
     finally:
         service.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_file", [True, False])
+def test_sixteen_episodes_of_64k_tokens_with_their_experts_are_put_and_taken(tmp_path, by_file):
+    """48 layers with 8 experts of each token: 419 MB, of which the buffer once took 268."""
+    service = ThreadService(tmp_path, groups_per_step=1, group_size=16)
+    length = 65_536
+    experts = np.broadcast_to(np.arange(8, dtype=np.uint8), (length - 1, 48, 8))
+
+    async def act(client):
+        if not by_file:
+            client._folder = ""
+        await client.add_tasks(tasks(1))
+        lease = await client.lease("w", 1.0)
+        made = group(lease, rewards=[float(index % 2) for index in range(16)], length=length)
+        made = dataclasses.replace(
+            made,
+            trajectories=tuple(
+                dataclasses.replace(one, extras={"routed_experts": experts}) for one in made.trajectories
+            ),
+        )
+        assert (await client.put(made)).outcome == "ready"
+        del made
+        (body,) = await client.take(0, 1.0)
+        return body
+
+    try:
+        body = with_client(service, act)
+    finally:
+        service.close()
+    assert len(body) > 16 * length * (13 + 8 * 48) - 16 * 8 * 48
+    taken = decode_group(body)
+    assert len(taken.trajectories) == 16
+    np.testing.assert_array_equal(taken.trajectories[15].extras["routed_experts"][-1], experts[-1])
+
+
+def test_groups_that_are_too_large_for_one_call_are_put_in_several(service, monkeypatch):
+    calls = []
+    put_bodies = BufferClient._put_bodies
+
+    async def counted(client, bodies):
+        calls.append(len(bodies))
+        return await put_bodies(client, bodies)
+
+    monkeypatch.setattr(BufferClient, "_put_bodies", counted)
+
+    async def act(client):
+        await client.add_tasks(tasks(3))
+        made = [group(await client.lease("w", 1.0), length=length) for length in (9, 9, LARGE)]
+        monkeypatch.setattr(client_module, "CALL_BYTES", 2 * len(encode_group(made[0])))
+        return [answer.outcome for answer in await client.put_many(made)]
+
+    assert with_client(service, act) == ["ready"] * 3
+    assert calls == [2, 1]

@@ -47,6 +47,13 @@ def model(tiny_model, tmp_path_factory):
     return str(folder), save_deepseek(folder)
 
 
+class CarriedToEach(Carried):
+    """Has each engine in the group, where those of one machine share a copy."""
+
+    async def carry(self, file, engines):
+        return await self.carrier.carry(file, engines)
+
+
 def change(model, seed, part=""):
     """Change the parameters whose names contain `part`."""
     generator = torch.Generator().manual_seed(seed)
@@ -98,7 +105,7 @@ def test_versions_reach_both_engines_and_one_that_ended_in_a_reload_catches_up(
         clients = [EngineClient(url) for url in urls]
         carrier = CollectiveCarrier(torch.device("cpu"), timeout_s=20.0)
         publisher = FilePublisher(
-            weights, clients, phase_timeout_s=60.0, transport=WithDeltas(Carried(carrier))
+            weights, clients, phase_timeout_s=60.0, transport=WithDeltas(CarriedToEach(carrier))
         )
         source = SourceBehindLink(RUN)
         over_http = FilePublisher(

@@ -14,10 +14,13 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.responses import JSONResponse
 
 from asyncrl.credentials import authorization
 from asyncrl.errors import ConfigError, ConflictError, InputError, StaleError, UnavailableError
-from asyncrl.services.http.app import create_app, serve
+from asyncrl.services.http import client as client_module
+from asyncrl.services.http.app import add_hot_route, create_app, serve
+from asyncrl.services.http.client import HttpClient
 from tests.app_thread import AppThread
 from tests.credentials import AUTHORIZED, JSON, RUN, TOKEN
 from tests.waiting import running, wait_until
@@ -242,3 +245,44 @@ def test_sigterm_ends_waiting_requests_and_the_exit_code_is_0(tmp_path):
         assert not ready.exists()
     finally:
         process.kill()
+
+
+def test_larger_bodies_are_taken_where_that_is_said(tmp_path):
+    app = create_app("test", RUN.access("env"), max_body_bytes=1000, larger_bodies={"/size": 5000})
+
+    async def size(request):
+        return JSONResponse(len(await request.body()))
+
+    for path in ("/size", "/other"):
+        add_hot_route(app, path, size)
+    served = Served(app, tmp_path, JSON)
+    try:
+        assert served.request("POST", "/size", json.dumps("x" * 4998)) == (200, 5000)
+        assert served.request("POST", "/size", json.dumps("x" * 4999))[0] == 413
+        assert served.request("POST", "/other", json.dumps("x" * 999))[0] == 413
+    finally:
+        served.close()
+
+
+def test_a_large_body_has_the_time_that_its_transfer_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(client_module, "SLOWEST_BYTES_PER_S", 100)
+    app = create_app("test", RUN.access("env"))
+
+    async def late(request):
+        await asyncio.sleep(0.4)
+        return JSONResponse(len(await request.body()))
+
+    add_hot_route(app, "/late", late)
+    served = Served(app, tmp_path)
+
+    async def call():
+        client = HttpClient(served.url, TOKEN)
+        try:
+            return await client.post("/late", bytes(5000), timeout_s=0.1, repeat=False)
+        finally:
+            await client.close()
+
+    try:
+        assert asyncio.run(call()) == 5000
+    finally:
+        served.close()

@@ -13,6 +13,7 @@ from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.service import create_buffer_app
 from asyncrl.services.http.client import HttpClient
+from asyncrl.services.replica import client as replica_client
 from asyncrl.services.replica.client import HttpPlace
 from asyncrl.services.replica.service import ReplicaService, create_replica_app
 from tests.app_thread import AppThread
@@ -49,6 +50,23 @@ def served(tmp_path):
 def content(book):
     tables = ("tasks", "counts", "bodies", "quarantine", "failures")
     return {table: book._store.rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables}
+
+
+def test_a_large_body_comes_to_the_replica_in_pieces(served, tmp_path, monkeypatch):
+    app, _ = served
+    sent = []
+    call = HttpPlace._call
+
+    def noted(place, name, /, **fields):
+        sent.append((fields["offset"], len(fields["data"])) if name == "body" else name)
+        return call(place, name, **fields)
+
+    monkeypatch.setattr(HttpPlace, "_call", noted)
+    monkeypatch.setattr(replica_client, "PART_BYTES", 1000)
+    body = bytes(range(256)) * 10
+    HttpPlace(app.url, RUN.bearer("buffer")).write_body(7, body)
+    assert sent == ["attach", (0, 1000), (1000, 1000), (2000, 560)]
+    assert (tmp_path / "run" / FOLDER / "bodies" / "00000007.body").read_bytes() == body
 
 
 def test_each_machine_goes_on_with_all_that_the_one_before_acknowledged(served, tmp_path, monkeypatch):

@@ -11,11 +11,11 @@ weight_engines = ImportedWhenUsed("scripts.bench.weight_engines")
 
 @pytest.fixture
 def started(tmp_path):
-    """Starts engines by name."""
+    """Starts engines by the names of their machines' folders."""
     with contextlib.ExitStack() as stack:
 
-        def start(*names):
-            engines = [weight_engines.LoadingEngine(tmp_path / name) for name in names]
+        def start(*names, process=None):
+            engines = [weight_engines.LoadingEngine(tmp_path / name, process) for name in names]
             for engine in engines:
                 stack.callback(engine.close)
             return engines

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.weights.chunks import file_checksum
+from asyncrl.weights.chunks import parts_checksum
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.transports.delta import files as module
 from asyncrl.weights.transports.delta.files import apply_delta, write_delta
@@ -39,7 +39,7 @@ def test_the_old_file_and_the_delta_make_the_new_file(tmp_path, monkeypatch, dty
     assert found.base_checksum == before.checksum
     assert found.num_bytes == (tmp_path / "d").stat().st_size
     apply_delta(before.path, found.path, target)
-    assert file_checksum(target) == after.checksum
+    assert parts_checksum(target) == after.checksum
 
 
 def test_a_hundredth_of_the_elements_takes_less_than_a_fortieth_of_the_bytes(tmp_path):
@@ -54,7 +54,7 @@ def test_equal_weights_have_an_empty_delta(tmp_path):
     found = write_delta(before.path, before.checksum, after.path, tmp_path / "d")
     assert found.num_bytes < 1000
     apply_delta(before.path, found.path, target)
-    assert file_checksum(target) == after.checksum
+    assert parts_checksum(target) == after.checksum
 
 
 @pytest.mark.parametrize(

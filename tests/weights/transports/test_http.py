@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import logging
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
+from asyncrl.errors import AsyncRLError
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.weights import publish
@@ -107,6 +109,93 @@ def test_a_link_with_a_delay_and_a_rate_carries_each_version_once_and_then_only_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publish, "WATCH_S", 0.05)
         run(scenario, carrier, [engine.url for engine in engines])
+
+
+@pytest.fixture
+def processes():
+    """Numbers of four processes that run."""
+    others = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+    yield [os.getpid(), *(one.pid for one in others)]
+    for one in others:
+        one.kill()
+        one.wait()
+
+
+def held_bytes(folder):
+    """Return the memory of all files of weights in a folder."""
+    found = [path.stat() for path in folder.glob("staged-*/*/*") if path.is_file()]
+    return sum({one.st_ino: one.st_size for one in found}.values())
+
+
+def test_engines_of_one_machine_fetch_a_version_once_and_hold_one_copy_together(tmp_path, started, processes):
+    """Four engines on one machine, two on another. Version 2 comes as a delta, of which each machine makes one copy."""
+    engines = [one for process in processes for one in started("one", process=process)]
+    engines += [one for process in processes[:2] for one in started("two", process=process)]
+    source = SourceBehindLink(RUN)
+    carrier = HttpCarrier(source, PATIENT_S, CHUNK_BYTES)
+    publisher = FilePublisher(tmp_path / "trainer", [], transport=WithDeltas(Carried(carrier)))
+
+    async def fetched(file, clients):
+        """The bytes that each engine has fetched, None where it shares what another one has."""
+        found = []
+        for client in clients:
+            try:
+                answer = await client.request("weights/fetched", file.to_json())
+                found.append(answer["fetched_bytes"])
+            except AsyncRLError:
+                found.append(None)
+        return found
+
+    async def scenario(*clients):
+        await publisher.follow(clients)
+        first = publisher.write(1, [("w", numbers(1))])
+        assert (await publisher.publish(first)).failed == {}
+        whole = first.num_bytes
+        assert await fetched(first, clients) == [whole, None, None, None, whole, None]
+        assert [held_bytes(tmp_path / name) for name in ("one", "two")] == [whole, whole]
+        changed = numbers(1)
+        changed[7] = -1.0
+        second = publisher.write(2, [("w", changed)])
+        assert second.forms["delta"].num_bytes < whole / 10
+        assert (await publisher.publish(second)).failed == {}
+        assert [torch.equal(engine.policy.loaded[2]["w"], changed) for engine in engines] == [True] * 6
+        assert [held_bytes(tmp_path / name) for name in ("one", "two")] == [whole, whole]
+        # One that comes back without anything fetches nothing, not even from the others.
+        policy = engines[2].policy
+        policy.staging.drop(second)
+        policy.position.file, policy.position.version = None, 0
+        policy.loaded.clear()
+        while 2 not in policy.loaded:
+            await asyncio.sleep(0.05)
+        await publisher.close()
+        assert (await fetched(second, clients))[2] is None
+        assert held_bytes(tmp_path / "one") == whole
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "WATCH_S", 0.05)
+        run(scenario, carrier, [engine.url for engine in engines])
+
+
+def test_a_copy_that_is_damaged_is_not_shared_and_a_new_one_leaves_that_of_others_alone(
+    tmp_path, started, processes
+):
+    one, other = (started("one", process=process)[0] for process in processes[:2])
+    file = write_weights(tmp_path / "trainer", 1, [("w", numbers(1))])
+    content = Path(file.path).read_bytes()
+    mine, theirs = one.policy.staging, other.policy.staging
+    mine.make_room(file).write_bytes(content[:-1] + b"\0")
+    assert not theirs.adopt(file)
+    mine.make_room(file).write_bytes(content)
+    assert theirs.adopt(file) and theirs.adopt(file)
+    assert theirs.path(file).samefile(mine.path(file))
+    # Room for the same version again, as after damage: the other engine may have mapped what it had.
+    assert mine.make_room(file).stat().st_size == len(content)
+    assert theirs.path(file).read_bytes() == content
+    # What another engine still maps is not gone on with, either.
+    mine.drop(file)
+    assert mine.adopt(file)
+    path, resumes = mine.fetch_room(file, WHOLE, file.num_bytes)
+    assert not resumes and not path.samefile(theirs.path(file))
 
 
 @pytest.mark.slow

@@ -13,6 +13,14 @@ from asyncrl.weights.vllm_hooks import EngineHook
 
 log = logging.getLogger("asyncrl.weights")
 
+LEAST_MAKING_S = 10.0
+SLOWEST_MADE_BYTES_PER_S = 200e6
+
+
+def making_limit_s(file: WeightFile) -> float:
+    """Return how long another engine may take to make a version before it is taken for stuck."""
+    return LEAST_MAKING_S + file.num_bytes / SLOWEST_MADE_BYTES_PER_S
+
 
 class Deltas(EngineHook):
     """Makes a copy of new weights from those that are loaded, if there is a delta for these and no copy yet."""
@@ -29,7 +37,10 @@ class Deltas(EngineHook):
             return
         try:
             delta = str(received) if received.is_file() else self.policy.below_folder(file.source(DELTA)[0])
-            apply_delta(base.path, delta, staging.make_room(file))
+            with staging.making(making_limit_s(file)):
+                # Another engine of this machine may have made it while this one waited.
+                if not staging.adopt(file):
+                    apply_delta(base.path, delta, staging.make_room(file))
             received.unlink(missing_ok=True)
         except (InputError, OSError) as error:
             log.warning("no use of the delta of version %d: %s", file.version, error)
