@@ -7,6 +7,7 @@ what is allowed. Values that follow from others are properties, not keys.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
 import os
@@ -15,19 +16,19 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
 from asyncrl.config_sections import (
+    PATH,
     SCHEDULES,
     SCRIPTED,
     SELF_TEACHER,
     TRAINED_ON,
     BufferConfig,
-    CurriculumConfig,
     DataConfig,
     EngineConfig,
     EnvConfig,
@@ -36,8 +37,6 @@ from asyncrl.config_sections import (
     JudgeConfig,
     LoraConfig,
     ModelConfig,
-    OpponentsConfig,
-    OuterConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
@@ -46,16 +45,14 @@ from asyncrl.config_sections import (
     ScaleConfig,
     Section,
     SftConfig,
-    SwarmConfig,
     TeacherConfig,
     TrainConfig,
+    is_section,
 )
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.settings import composed
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
-
-if TYPE_CHECKING:
-    from asyncrl.algo.curation.opponents import Population
 
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
@@ -78,27 +75,11 @@ DATA_KEYS = {
 }
 """Keys that name a file or folder with rows, or a data set of a hub."""
 
-PATH_KEYS = (
-    MODEL_KEYS
-    | DATA_KEYS
-    | {
-        *(("run", name) for name in ("folder", "python_path", "sink_python")),
-        *(
-            ("env", "task_file"),
-            ("engine", "weights_dir"),
-            ("train", "offload_folder"),
-            ("swarm", "token_file"),
-        ),
-        *(("train", "checkpoint_store"), ("engine", "speculative", "model")),
-    }
-)
-"""Keys that name a file or folder, whatever it begins with."""
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[^}]*\})")
 _BEGINNING = re.compile(r"(?:~[A-Za-z0-9_.-]*|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})/")
 """How a path begins that the shell would have expanded."""
 
-FIXED_SECTIONS = ("run", "model", "env", "data", "curriculum", "opponents", "algo", "lora", "policies")
-"""What makes a run the run it is; the rest may change when it is resumed."""
+S = TypeVar("S", bound=Section)
 
 
 class Config(Section):
@@ -113,13 +94,9 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
     scale: ScaleConfig = ScaleConfig()
-    curriculum: CurriculumConfig = CurriculumConfig()
-    opponents: OpponentsConfig = OpponentsConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
-    outer: OuterConfig = OuterConfig()
-    swarm: SwarmConfig = SwarmConfig()
     lora: LoraConfig = LoraConfig()
     judge: JudgeConfig = JudgeConfig()
     reference: ReferenceConfig = ReferenceConfig()
@@ -203,6 +180,13 @@ class Config(Section):
             raise ValueError(problem)
         return self
 
+    def section(self, kind: type[S]) -> S:
+        """Return the section of a class, or the one to which an extension adds the keys of that class."""
+        for _, values in self:
+            if isinstance(values, kind):
+                return values
+        raise LookupError(f"{kind.__name__} is no part of a run's configuration")
+
     def policy(self, name: str) -> Config:
         """Return the configuration of a further policy: this one with that policy's changes. Raises `ConfigError`.
 
@@ -212,8 +196,9 @@ class Config(Section):
         if not name:
             return self
         data = self.model_dump(mode="json") | {"policies": {}}
-        data["eval"]["tasks"] = 0
-        data["opponents"]["choose"] = "off"
+        for section, values in self:
+            if isinstance(values, Section):
+                data[section] |= values.of_further_policies
         if self.policies[name].minimax:
             # Episodes that the game rewards alike differ for the critic.
             data["buffer"]["drop_no_signal"] = False
@@ -236,32 +221,9 @@ class Config(Section):
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
 
     @property
-    def population(self) -> Population | None:
-        """The past versions that groups are dealt as opponents; None where the policy plays all agents."""
-        o = self.opponents
-        if o.choose == "off":
-            return None
-        from asyncrl.algo.curation.opponents import Population
-
-        return Population(o.choose, o.every, o.size, o.self_play, o.power, self.run.seed, self.exploiter)
-
-    @property
     def exploiter(self) -> str:
         """The name of the policy that is trained against this one alone; "" where there is none."""
         return next((name for name, policy in self.policies.items() if policy.exploits), "")
-
-    @property
-    def minimax(self) -> bool:
-        """True where an exploiter's turns are rewarded by this policy's critic."""
-        return any(policy.minimax for policy in self.policies.values())
-
-    @property
-    def most_members(self) -> int:
-        """Past versions and copies of exploiters that an engine holds at most."""
-        if self.population is None:
-            return 0
-        copies = self.opponents.size + 1 if self.exploiter else 0
-        return self.population.most_served(self.buffer.max_staleness) + copies
 
     @property
     def outage_timeout_s(self) -> float:
@@ -377,10 +339,11 @@ def parse_config(
     if wrong := [f"  {key}: must be a finite number, got {value}" for key, value in not_finite(data)]:
         raise ConfigError(f"{source}: {len(wrong)} problem(s):\n" + "\n".join(wrong))
     try:
-        return Config.model_validate(data, strict=strict, context={"checked": checked})
+        return composed(Config).model_validate(data, strict=strict, context={"checked": checked})
     except ValidationError as error:
         problems = "\n".join(
-            f"  {explain_problem(problem)}{_whose(problem, others)}" for problem in error.errors()
+            f"  {explain_problem(problem, composed(Config))}{_whose(problem, others)}"
+            for problem in error.errors()
         )
         raise ConfigError(f"{source}: {error.error_count()} problem(s):\n{problems}") from None
 
@@ -402,12 +365,34 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
     data = config.model_dump(mode="json")
     for override in overrides:
         section = override.partition(".")[0]
-        if section in FIXED_SECTIONS:
+        if section in _fixed_sections():
             raise ConfigError(
                 f"override {override!r}: {section} cannot change while a run goes on; start another run"
             )
         apply_override(data, override)
     return parse_config(data, "the run's configuration with overrides", strict=False)
+
+
+@functools.cache
+def _fixed_sections() -> frozenset[str]:
+    """Return what makes a run the run it is; the rest may change when it is resumed."""
+    kinds = {name: field.annotation for name, field in composed(Config).model_fields.items()}
+    fixed = {name for name, kind in kinds.items() if is_section(kind) and kind.fixed}
+    return frozenset({"algo", "policies"} | fixed)
+
+
+@functools.cache
+def _path_keys() -> frozenset[tuple[str, ...]]:
+    """Return the keys that name a file or folder, whatever it begins with."""
+    return frozenset(MODEL_KEYS | DATA_KEYS | set(_marked(composed(Config))))
+
+
+def _marked(section: type[Section]) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        if is_section(field.annotation):
+            yield from ((name, *keys) for keys in _marked(field.annotation))
+        elif PATH in field.metadata:
+            yield (name,)
 
 
 def find_recipe(recipe: str | Path) -> Path:
@@ -494,8 +479,8 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
 
     Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models and rows that are there.
     What else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning
-    of such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
-    that is not set.
+    of such values, and anywhere in those that name a file or folder (`config_sections.PATH`). Raises `ConfigError` for
+    a variable that is not set.
     """
     if isinstance(value, dict):
         return {
@@ -507,7 +492,7 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     if not isinstance(value, str) or not value:
         return value
     keys = keys[2:] if keys[:1] == ("policies",) else keys
-    if keys in PATH_KEYS:
+    if keys in _path_keys():
         value = expanded(".".join(keys), value)
     if keys[:1] == ("run",) and keys != ("run", "python_path"):
         return value
@@ -572,7 +557,7 @@ def parse_value(where: str, text: str) -> Any:
         return text
 
 
-def explain_problem(problem: Any, root: type[Section] = Config) -> str:
+def explain_problem(problem: Any, root: type[Section]) -> str:
     """Return one line for one pydantic problem of a `root`: key, value, what is allowed."""
     key = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":

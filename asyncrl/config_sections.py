@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -63,6 +64,8 @@ SELDOM = "seldom"
 T = TypeVar("T")
 Seldom = Annotated[T, SELDOM]
 """A setting that most runs leave alone; docs/configuration.md lists it after the others."""
+PATH = "path"
+"""Marks a setting that names a file or folder, whatever it begins with: `~` and variables in it are expanded."""
 
 
 class Section(BaseModel):
@@ -71,17 +74,31 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    fixed: ClassVar[bool] = False
+    """Whether it is part of what makes a run the run it is: it cannot change when the run is resumed."""
+    of_further_policies: ClassVar[Mapping[str, Any]] = {}
+    """The values that its keys have for a further policy, whatever the recipe gives."""
+    composed: ClassVar[bool] = False
+    """Whether it is made of a core's section and keys of extensions, see `asyncrl.extensions.settings`."""
+
+
+def is_section(kind: Any) -> TypeGuard[type[Section]]:
+    """True for the class of a table of settings."""
+    return isinstance(kind, type) and issubclass(kind, Section)
+
 
 class RunConfig(Section):
     """Where the run lives, what makes it repeatable, and how long its processes may take."""
 
+    fixed: ClassVar[bool] = True
+
     name: str = Field("", max_length=100, pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]*)?$")
     """Name of the run's folder; empty takes the recipe's name and the first free number. Letters, digits and `._-`."""
-    folder: str = "runs"
+    folder: Annotated[str, PATH] = "runs"
     """Folder that holds the folders of runs, relative to the current one."""
     seed: int = Field(0, ge=0)
     """Seed of new parameters, of the engines and, where `buffer.max_staleness` is 0, of each turn's sampling."""
-    python_path: Seldom[list[str]] = Field(default_factory=list)
+    python_path: Seldom[Annotated[list[str], PATH]] = Field(default_factory=list)
     """Folders in which import paths such as `my_env:MyEnv` are found, beside the one the run was started in."""
     threads: int = Field(0, ge=0)
     """CPU threads of each engine, each trainer rank and the supervised start; 0 lets vLLM and torch choose. Set it
@@ -98,12 +115,14 @@ class RunConfig(Section):
     heard from the launcher for so long ends them."""
     sinks: Seldom[list[Literal["tensorboard", "wandb", "mlflow", "trackio"]]] = Field(default=["tensorboard"])
     """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
-    sink_python: Seldom[str] = ""
+    sink_python: Seldom[Annotated[str, PATH]] = ""
     """Python of another environment, with the libraries of sinks that cannot be installed beside vLLM."""
 
 
 class ModelConfig(Section):
     """The policy to start from."""
+
+    fixed: ClassVar[bool] = True
 
     path: str
     """A Hugging Face folder, a hub name, or "sft" for a tiny base model that is trained on scripted episodes."""
@@ -130,12 +149,14 @@ class ModelConfig(Section):
 class EnvConfig(Section):
     """The environment and where its sessions run."""
 
+    fixed: ClassVar[bool] = True
+
     name: str
     """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, "agent" (docs/gateway.md), or a known
     data set such as "gsm8k". Left out where `data` has rows, it follows from them (docs/data.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment itself, passed to its constructor and its list of tasks."""
-    task_file: Seldom[str] = ""
+    task_file: Seldom[Annotated[str, PATH]] = ""
     """File of tasks, a JSON object {"id", "seed", "data"} a line, that replaces the environment's own list."""
     num_tasks: Seldom[int] = Field(0, ge=0)
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
@@ -187,6 +208,8 @@ class DataConfig(Section):
     """Your own data set as tasks: which rows are trained on, which are held out, and what of a row is prompt and
     answer (docs/data.md)."""
 
+    fixed: ClassVar[bool] = True
+
     set: Seldom[str] = ""
     """A known data set whose columns, prompt and reward hold for `train` and `heldout` (docs/data.md), such as
     "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
@@ -236,7 +259,7 @@ class SpeculativeConfig(Section):
     """Where the proposed tokens come from: the context (ngram), earlier answers too (suffix), or a drafter."""
     num_speculative_tokens: Seldom[int] = Field(4, ge=1, le=32)
     """Tokens proposed at once."""
-    model: Seldom[str] = ""
+    model: Seldom[Annotated[str, PATH]] = ""
     """Folder or hub name of the drafter, for eagle and eagle3; mtp takes the layers of the policy's own model."""
 
     @model_validator(mode="after")
@@ -288,7 +311,7 @@ class EngineConfig(Section):
     weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
-    weights_dir: Seldom[str] = ""
+    weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
     for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
     quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
@@ -447,41 +470,6 @@ class ScaleConfig(Section):
         return {role: (value[0], value[1]) for role, value in given.items() if value}
 
 
-MAX_POOL = 100_000
-"""Tasks that a curriculum may choose among. They go to the buffer in one message."""
-
-
-class CurriculumConfig(Section):
-    """Which tasks are played, chosen by what came of earlier ones (docs/curriculum.md)."""
-
-    name: str = Field("file_order", min_length=1)
-    """file_order: the environment's or the task file's own order. Otherwise uniform, window, paced, vade, insight,
-    gdro, similarity, v0, staged, xrpo, or an import path such as `my_curriculum.py:MyCurriculum`."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the curriculum itself, the keyword-only arguments of its constructor."""
-    pool: Seldom[int] = Field(1024, ge=1, le=MAX_POOL)
-    """Tasks that it chooses among, the first of the environment's list; those of a task file are all in the pool."""
-    turn_slack: Seldom[float] = Field(0.0, ge=0)
-    """Turns that an episode may have, as a multiple of the longest success that was seen at its task; 0 leaves all at
-    `rollout.max_turns` (docs/curriculum.md)."""
-
-
-class OpponentsConfig(Section):
-    """Past versions of the policy as opponents in two-player games (docs/opponents.md)."""
-
-    choose: Seldom[Literal["off", "uniform", "prioritised"]] = "off"
-    """off: the policy plays all agents, and all are trained. Otherwise a past version plays one side of some groups:
-    all of the population alike, or those more often that the policy seldom beats."""
-    every: Seldom[int] = Field(5, ge=1)
-    """Versions between those that join the population."""
-    size: Seldom[int] = Field(4, ge=1, le=32)
-    """Past versions in the population, the newest ones."""
-    self_play: Seldom[float] = Field(0.5, ge=0, le=1)
-    """Share of groups in which the policy plays itself."""
-    power: Seldom[float] = Field(2.0, ge=0)
-    """With prioritised, a version's weight is (1 - win rate against it) to this power."""
-
-
 class TrainConfig(Section):
     """The optimizer, its schedule, and what the trainer keeps."""
 
@@ -508,7 +496,7 @@ class TrainConfig(Section):
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What stays in host memory between its uses under ZeRO stage 3: the optimizer's states, or the weights, too."""
-    offload_folder: Seldom[str] = ""
+    offload_folder: Seldom[Annotated[str, PATH]] = ""
     """A folder on a local NVMe disk in whose files `offload` keeps it instead, where host memory has no room for all of
     it (docs/large-models.md)."""
     ranks: int = Field(1, ge=1)
@@ -540,7 +528,7 @@ class TrainConfig(Section):
     memory_checkpoint_every: Seldom[int] = Field(0, ge=0)
     """Steps between checkpoints in the memory of the trainer's machines, from which it resumes when a rank dies or a
     machine other than the head is lost; 0 for none (docs/reliability.md)."""
-    checkpoint_store: Seldom[str] = ""
+    checkpoint_store: Seldom[Annotated[str, PATH]] = ""
     """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
     replay_groups: Seldom[int] = Field(0, ge=0)
@@ -599,83 +587,10 @@ class TrainConfig(Section):
         return tuple(value) if isinstance(value, list) else value
 
 
-class OuterConfig(Section):
-    """Several runs that train one policy together and synchronise seldom (docs/scaling.md). All keys but `member`,
-    `delay` and `mix` must be the same for all of them."""
-
-    url: Seldom[str] = ""
-    """Address of `asyncrl serve outer`; empty trains alone."""
-    members: Seldom[int] = Field(1, ge=1)
-    """How many runs share the tasks. Fewer may take part; the tasks of the others are not played."""
-    member: Seldom[int] = Field(0, ge=0)
-    """Which of them this run is, from 0 on: it plays each task whose number leaves this remainder."""
-    every: Seldom[int] = Field(8, ge=1)
-    """Steps between two exchanges of the same weights (H)."""
-    method: Seldom[Literal["mean", "gossip"]] = "mean"
-    """With whom a run exchanges: `"mean"` with all others (DiLoCo), after which all have the same weights, or
-    `"gossip"` with one other at a time, drawn at random (NoLoCo): each keeps weights of its own, which stay near."""
-    fragments: Seldom[int] = Field(1, ge=1, le=1024)
-    """Parts of the weights that are exchanged at different steps, spread over `every`."""
-    delay: Seldom[int] = Field(0, ge=0)
-    """Steps after which the result of an exchange enters the weights; training goes on meanwhile. 0 waits for it."""
-    mix: Seldom[float] = Field(0.0, ge=0, lt=1)
-    """Share of its own weights that a run keeps then (alpha); 0 takes what comes of the exchange."""
-    bits: Seldom[Literal[4, 8, 32]] = 32
-    """Bits of each value that is exchanged. What rounding takes is added to what is sent next."""
-    learning_rate: Seldom[float] = Field(1.0, gt=0)
-    """The learning rate of the outer optimizer, SGD with Nesterov momentum. 1 without momentum takes the mean of the
-    runs' weights, or of the two in a pair."""
-    momentum: Seldom[float] = Field(0.0, ge=0, lt=1)
-    """The momentum of the outer optimizer. DiLoCo has 0.9, and a learning rate of 0.7, over hundreds of exchanges."""
-    wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
-    """Seconds after which an exchange goes on without the runs that are missing, and a run without its exchange."""
-
-    _check_url = field_validator("url")(empty_or_url)
-
-    @model_validator(mode="after")
-    def _fits(self) -> OuterConfig:
-        if self.member >= self.members:
-            raise ValueError(f"member: must be below members={self.members}, got {self.member}")
-        if self.fragments > self.every:
-            raise ValueError(f"fragments: must be at most every={self.every}, got {self.fragments}")
-        if self.delay >= self.every:
-            raise ValueError(f"delay: must be below every={self.every}, got {self.delay}")
-        if self.mix and not self.delay:
-            raise ValueError(f"mix: must be 0 without a delay, got {self.mix:g}")
-        if self.method != "gossip":
-            return self
-        from asyncrl.algo.outer.gossip import largest_rate
-
-        limit = largest_rate(self.members, self.momentum)
-        if self.learning_rate >= limit:
-            raise ValueError(
-                f"learning_rate: must be below {limit:g} with method='gossip', members={self.members} and "
-                f"momentum={self.momentum:g}, or the runs' weights drift apart; got {self.learning_rate:g}"
-            )
-        return self
-
-
-class SwarmConfig(Section):
-    """Rollouts that runs share with each other, each training a policy of its own (docs/scaling.md)."""
-
-    url: Seldom[str] = ""
-    """Address of `asyncrl serve swarm`; empty shares nothing."""
-    token_file: Seldom[str] = ""
-    """File with the service's token, a copy of its `swarm-token`; by default the run's own token is used."""
-    groups: Seldom[int] = Field(4, ge=0, le=1024)
-    """External groups that a step trains beside its `buffer.groups_per_step` own ones, as far as there are any."""
-    share: Seldom[float] = Field(1.0, ge=0, le=1)
-    """Share of the run's trained groups that others get; groups whose rewards do not differ are left out."""
-    max_age: Seldom[int] = Field(8, ge=0)
-    """Versions of this run after which an external group that has come is no longer trained."""
-    max_reward: Seldom[float] = Field(10.0, gt=0)
-    """External groups in which any reward has a larger absolute value are refused."""
-
-    _check_url = field_validator("url")(empty_or_url)
-
-
 class LoraConfig(Section):
     """Low-rank adapters trained instead of all weights (arXiv 2106.09685, without dropout); see docs/lora.md."""
+
+    fixed: ClassVar[bool] = True
 
     rank: int = Field(0, ge=0, le=512)
     """Rank of the adapters; 0 trains all weights."""
@@ -738,6 +653,8 @@ class TeacherConfig(Section):
 
 class EvalConfig(Section):
     """Held-out evaluation before, during and after training."""
+
+    of_further_policies: ClassVar[Mapping[str, Any]] = {"tasks": 0}
 
     tasks: int = Field(100, ge=0)
     """Held-out tasks, each played once; 0 turns evaluation off."""

@@ -44,7 +44,8 @@ LAYERS = [
         "helper_process",
     },
     {"algo"},
-    {"config_sections", "extensions"},  # What `asyncrl/extensions/` has beside its folders.
+    {"config_sections"},
+    {"extensions"},  # What `asyncrl/extensions/` has beside its folders.
     {"conflicts", "rows"},
     {"config_checks"},
     {"config"},
@@ -56,6 +57,7 @@ LAYERS = [
     {"gateway"},
     {"harness"},
     {"services"},
+    {"tasks"},
     {"extensions/"},
     {"launch"},
     {"plan", "study"},
@@ -80,7 +82,7 @@ ROOMS = {
         {"features", "supervised"},
     ],
     "launch": [
-        {"processes", "tasks"},
+        {"processes"},
         {"machines", "models", "reports"},
         {"checks", "roles"},
         {"evaluation"},
@@ -111,6 +113,7 @@ KINDS = {
                 "retrying",
                 "speculation",
                 "numerics",
+                "additions",
                 "kv_offload",
                 "machines",
                 "trouble",

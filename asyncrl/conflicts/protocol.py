@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from asyncrl.config_sections import (
     BufferConfig,
-    CurriculumConfig,
     DataConfig,
     EngineConfig,
     EnvConfig,
@@ -17,24 +16,25 @@ from asyncrl.config_sections import (
     JudgeConfig,
     LoraConfig,
     ModelConfig,
-    OpponentsConfig,
-    OuterConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
     ScaleConfig,
+    Section,
     SftConfig,
-    SwarmConfig,
     TeacherConfig,
     TrainConfig,
 )
+
+S = TypeVar("S", bound=Section)
 
 
 class Recipe(Protocol):
     """The parts of a `Config` that the checks read."""
 
+    def section(self, kind: type[S]) -> S: ...
     @property
     def run(self) -> RunConfig: ...
     @property
@@ -56,17 +56,9 @@ class Recipe(Protocol):
     @property
     def data(self) -> DataConfig: ...
     @property
-    def curriculum(self) -> CurriculumConfig: ...
-    @property
-    def opponents(self) -> OpponentsConfig: ...
-    @property
     def algo(self) -> dict[str, Any]: ...
     @property
     def train(self) -> TrainConfig: ...
-    @property
-    def outer(self) -> OuterConfig: ...
-    @property
-    def swarm(self) -> SwarmConfig: ...
     @property
     def lora(self) -> LoraConfig: ...
     @property

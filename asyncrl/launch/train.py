@@ -47,8 +47,6 @@ from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.launch.roles.roles import PolicyRoles, Roles
 from asyncrl.launch.roles.scaling import Scaler
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
-from asyncrl.launch.tasks.data_rows import has_rows, rows_of
-from asyncrl.launch.tasks.plans import Plan, plan_tasks
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.progress import clear_line, elapsing, progress
@@ -57,6 +55,8 @@ from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
+from asyncrl.tasks.data_rows import has_rows, rows_of
+from asyncrl.tasks.plans import Plan, plan_tasks
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
+from asyncrl.services.engine.additions import Addition
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
     MachineShare,
@@ -106,8 +107,8 @@ class EngineOptions:
     """If given, the published weights are adapters."""
     policies: Mapping[str, LoraConfig] = field(default_factory=dict)
     """Further policies whose adapters it serves, at `/policies/NAME`; only with `lora`."""
-    members: int = 0
-    """Most past versions of the policy that it serves beside the newest ones; only with `lora`."""
+    additions: Sequence[Addition] = ()
+    """What extensions add."""
     host: str = LOOPBACK
     """Where it listens."""
     advertise: str = ""
@@ -152,7 +153,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     if is_vision_model(options.model):
         command += image_arguments()
     if adapters := options.adapters:
-        slots = ADAPTER_VERSIONS * len(adapters) + options.members
+        slots = ADAPTER_VERSIONS * len(adapters) + sum(one.adapters for one in options.additions)
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
         command += ["--max-loras", str(slots)]
         # The newest version of each policy stays loaded with those in use, and briefly the one before it.
@@ -162,6 +163,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     if options.record_experts:
         command += ["--enable-return-routed-experts"]
     command += device_arguments(options)
+    command += [argument for one in options.additions for argument in one.arguments]
     if not on_cpu() and options.sleep:
         # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
         command += ["--enable-sleep-mode"]
@@ -242,6 +244,8 @@ def build_env(
         env.update({RECORD_STATES: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"})
     if options.keep_sampled:
         env[KEEP_SAMPLED] = "1"
+    for one in options.additions:
+        env.update(one.variables)
     if sockets:
         # vLLM leaves behind sockets and the file by which its ranks find each other. Compiled code of torch is kept.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())

@@ -32,7 +32,8 @@ def asked_with(config):
         "trainer_callbacks": run,
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
-        "lease_hooks": LeaseContext(config, None),
+        "lease_hooks": LeaseContext(config),
+        **dict.fromkeys(("task_plans", "task_shares", "checks", "engine_additions"), config),
         "ledger_hooks": LedgerSettings.of(config, 0),
     }
 
@@ -78,6 +79,11 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"rollout": {"hinted": 1}}, "strategies", "hints"),
         ({"rollout": {"branches": 2}}, "strategies", "branches"),
         ({"curriculum": {"name": "xrpo"}}, "strategies", "curriculum"),
+        ({"curriculum": {"name": "uniform"}}, "lease_hooks", "curriculum"),
+        ({"curriculum": {"name": "uniform"}}, "task_plans", "curriculum"),
+        ({"curriculum": {"name": "uniform"}}, "checks", "curriculum"),
+        ({"outer": {"url": "http://o", "members": 2}}, "task_shares", "outer"),
+        ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "engine_additions", "league"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),

@@ -32,6 +32,7 @@ from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_task, pack, unpack
 from asyncrl.data.lease_extras import examples_extra
 from asyncrl.errors import ConflictError
+from asyncrl.extensions.curriculum.conflicts import check_curriculum
 from asyncrl.types import Group, Task, Trajectory
 
 TABLES = (
@@ -309,9 +310,10 @@ class Proposals(LeaseHook):
 def proposing(context: LeaseContext) -> HookFactory:
     """Return what makes the hook of a run with a curriculum."""
     train = context.config.train
-    assert context.curriculum is not None
+    make = check_curriculum(context.config)
+    assert make is not None
     complete_age = train.replay_max_age if train.complete_groups else 0
-    return partial(Proposals, make=context.curriculum, complete_age=complete_age)
+    return partial(Proposals, make=make, complete_age=complete_age)
 
 
 def add_pool(ledger: Ledger, tasks: Sequence[Task], total: int = 0) -> int:

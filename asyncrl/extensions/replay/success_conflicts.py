@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, older_groups
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -17,7 +18,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             recipe.train.schedule == "periodic",
             "train.schedule='periodic', which trains on groups as they arrive",
         ),
-        (recipe.curriculum.name == FILE_ORDER, f"curriculum.name={FILE_ORDER!r}, which plays each task once"),
+        (
+            value_at(recipe, "curriculum.name") == FILE_ORDER,
+            f"curriculum.name={FILE_ORDER!r}, which plays each task once",
+        ),
     ):
         if wrong:
             yield f"train.complete_groups must be false with {why}"

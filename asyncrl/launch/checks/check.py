@@ -18,7 +18,6 @@ from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
 from asyncrl.conflicts.between import check_policy_objectives
-from asyncrl.conflicts.curriculum import check_curriculum
 from asyncrl.env.config_check import (
     check_environment,
     check_place,
@@ -29,6 +28,7 @@ from asyncrl.env.config_check import (
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError
+from asyncrl.extensions.table import rows
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
@@ -36,9 +36,6 @@ from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.machines.spread import check_machines, check_one_machine
 from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
-from asyncrl.launch.tasks.data_rows import has_rows
-from asyncrl.launch.tasks.task_pool import pool_of
-from asyncrl.launch.tasks.tasks import tasks_of
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
@@ -47,6 +44,8 @@ from asyncrl.services.buffer.messages import MAX_BODY_BYTES
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.tasks.data_rows import has_rows
+from asyncrl.tasks.tasks import tasks_of
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
 from asyncrl.weights.transports.nixl.agent import check_nixl
@@ -71,7 +70,6 @@ def check_recipe(config: Config) -> None:
     check_policy_objectives(config)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
-    check_curriculum(config)
     check_carrier(config.engine.weight_transfer)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
@@ -124,7 +122,7 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     else:
         check_machines(config)
     tools = check_tasks(config)
-    check_pool(config)
+    check_extensions(config, alone)
     described = check_model("model.path", config.model.path, config)
     _check_whole(described, "model.path", config.model.path)
     check_group_size(config, described)
@@ -226,14 +224,14 @@ def check_rewards(config: Config) -> None:
         )
 
 
-def check_pool(config: Config) -> None:
-    """Check that the run's curriculum, if it has one, can choose among its tasks.
+def check_extensions(config: Config, alone: bool = True) -> None:
+    """Check what extensions ask of the run's tasks, and of this machine. alone: see `check_run`.
 
     Raises `ConfigError` and `InputError`.
     """
-    make = check_curriculum(config)
-    if make is not None:
-        make(pool_of(config))
+    for row in rows("checks"):
+        if row.wanted(config):
+            row.load()(config, alone)
 
 
 def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpoint") -> list[str]:

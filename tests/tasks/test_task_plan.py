@@ -8,10 +8,10 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.checks.check import check_pool
-from asyncrl.launch.tasks.plans import plan_tasks
-from asyncrl.launch.tasks.task_pool import pool_of
-from asyncrl.launch.tasks.tasks import TaskPlan
+from asyncrl.extensions.curriculum.tasks import pool_of
+from asyncrl.launch.checks.check import check_extensions
+from asyncrl.tasks.plans import plan_tasks
+from asyncrl.tasks.tasks import TaskPlan
 from asyncrl.types import Task
 
 
@@ -172,9 +172,9 @@ def test_a_curriculum_chooses_among_all_tasks_of_a_file(tmp_path):
 
 def test_tasks_that_a_curriculum_cannot_choose_among_are_refused_before_the_run():
     with pytest.raises(InputError, match="task 'train-0': curriculum 'staged' needs a whole number"):
-        check_pool(curriculum("staged"))
-    check_pool(curriculum("vade"))
-    check_pool(config())
+        check_extensions(curriculum("staged"))
+    check_extensions(curriculum("vade"))
+    check_extensions(config())
 
 
 def test_several_policies_have_no_curriculum():

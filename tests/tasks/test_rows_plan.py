@@ -11,13 +11,13 @@ import pytest
 from asyncrl.cli import main
 from asyncrl.config import load_config, parse_config
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.curriculum.tasks import pool_of
 from asyncrl.launch.checks.check import check_tasks
-from asyncrl.launch.tasks.plans import plan_tasks
-from asyncrl.launch.tasks.task_pool import pool_of
-from asyncrl.launch.tasks.tasks import tasks_of
 from asyncrl.launch.train import TrainRun
 from asyncrl.rows.data import _opened
 from asyncrl.run.folder import RunFolder
+from asyncrl.tasks.plans import plan_tasks
+from asyncrl.tasks.tasks import tasks_of
 from tests.buffer.factories import group, ledger
 
 REWARD = """

@@ -9,9 +9,9 @@ from asyncrl.config import Config
 from asyncrl.env.registry import load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError
-from asyncrl.launch.tasks.data_rows import has_rows, rows_of
-from asyncrl.launch.tasks.shares import own_share
 from asyncrl.services.buffer.client import TASKS_PER_CALL, BufferClient
+from asyncrl.tasks.data_rows import has_rows, rows_of
+from asyncrl.tasks.shares import own_share
 from asyncrl.types import Task
 
 FEED_FACTOR = 4

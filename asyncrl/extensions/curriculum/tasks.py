@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from asyncrl.config import Config
-from asyncrl.config_sections import MAX_POOL
 from asyncrl.errors import ConfigError
-from asyncrl.launch.tasks.data_rows import has_rows, rows_of
-from asyncrl.launch.tasks.shares import own_share
-from asyncrl.launch.tasks.tasks import tasks_of
+from asyncrl.extensions.curriculum.conflicts import check_curriculum
+from asyncrl.extensions.curriculum.settings import MAX_POOL, CurriculumConfig
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.hook_client import add_pool
+from asyncrl.tasks.data_rows import has_rows, rows_of
+from asyncrl.tasks.shares import own_share
+from asyncrl.tasks.tasks import tasks_of
 from asyncrl.types import Task
 
 
@@ -47,8 +48,15 @@ def pool_of(config: Config) -> list[Task]:
         listed = list(tasks_of(config, "train"))
         _check_pool("env.task_file", len(listed), "shorten the file")
     else:
-        listed = islice(tasks_of(config, "train"), config.curriculum.pool)
+        listed = islice(tasks_of(config, "train"), config.section(CurriculumConfig).pool)
     return list(own_share(listed, config))
+
+
+def check_pool(config: Config, alone: bool) -> None:
+    """Check that the run's curriculum can choose among its tasks. Raises `ConfigError` and `InputError`."""
+    make = check_curriculum(config)
+    assert make is not None
+    make(pool_of(config))
 
 
 def _check_pool(key: str, size: int, advice: str) -> None:
