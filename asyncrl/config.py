@@ -34,7 +34,6 @@ from asyncrl.config_sections import (
     EnvConfig,
     EvalConfig,
     ExtensionsConfig,
-    JudgeConfig,
     LoraConfig,
     ModelConfig,
     PlacementConfig,
@@ -98,7 +97,6 @@ class Config(Section):
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = LoraConfig()
-    judge: JudgeConfig = JudgeConfig()
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
     eval: EvalConfig = EvalConfig()

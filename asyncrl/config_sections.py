@@ -395,11 +395,6 @@ class RolloutConfig(Section):
     lease_s: Seldom[float] = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
-    branches: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling, before the turns about which the policy was least certain
-    (docs/rollouts.md)."""
-    hinted: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that are given the first turn of `task.data["hint"]`."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""
@@ -531,17 +526,6 @@ class TrainConfig(Section):
     checkpoint_store: Seldom[Annotated[str, PATH]] = ""
     """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
-    replay_groups: Seldom[int] = Field(0, ge=0)
-    """Groups of earlier steps that each step trains again, beside the fresh ones (docs/curriculum.md)."""
-    complete_groups: Seldom[bool] = False
-    """Complete a group in which no episode succeeded by an earlier success at the same task, where there is one
-    (docs/curriculum.md)."""
-    replay_max_age: Seldom[int] = Field(8, ge=1)
-    """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
-    Fresh groups are held to `buffer.max_staleness` as ever."""
-    collapse_guard: Seldom[bool] = False
-    """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
-    learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
     old_policy: Seldom[Literal["trainer", "process", "interrupt"]] = "trainer"
@@ -608,29 +592,6 @@ class LoraConfig(Section):
         if wrong:
             raise ValueError(f"must name layers inside the transformer blocks, not {wrong[0]!r}")
         return value
-
-
-class JudgeConfig(Section):
-    """A judge or reward model that scores finished episodes; none without a `url`."""
-
-    url: str = ""
-    """Address of the server; its API key is read from ASYNCRL_JUDGE_KEY."""
-    kind: Seldom[Literal["chat", "score"]] = "chat"
-    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
-    model: str = ""
-    """Model that a chat judge is asked for."""
-    prompt: Seldom[str] = (
-        "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
-        "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
-    )
-    """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
-    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure."""
-    mode: Seldom[Literal["replace", "add"]] = "replace"
-    """Whether the score is the reward, or is added to the environment's."""
-    weight: Seldom[float] = 1.0
-    """Factor of the score."""
-
-    _check_url = field_validator("url")(empty_or_url)
 
 
 class ReferenceConfig(Section):

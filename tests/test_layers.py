@@ -134,7 +134,7 @@ KINDS = {
         **dict.fromkeys(("protocol", "tensors"), "messages"),
         **dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
     },
-    "rollout": {"judge_client": "client", "agents": "service"},
+    "rollout": {"agents": "service"},
     "swarm": {"protocol": "messages", "store": "service"},
     "trainer": dict.fromkeys(
         (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MOST = 120
-"""Beside the `settings.py` of each extension, which declare what a recipe may have of it (`tests/extensions/test_settings.py` holds
-what they import). Lower it when a feature leaves; one that would raise it is imported by its factory.
+"""Beside the `settings.py` of each extension, which import nothing else of ours (`tests/extensions/test_settings.py`).
+Lower it when a feature leaves; one that would raise it is imported by its factory.
 
 See `asyncrl/extensions/table.py`."""
 OF_EVERY_RUN = (

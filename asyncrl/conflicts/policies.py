@@ -17,8 +17,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         return
     for key, wrong, why in (
         ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
-        ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
-        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
         ("eval.every", recipe.eval.every > 0, "an evaluation during training loads one policy"),
     ):
         if wrong:

@@ -13,7 +13,6 @@ from asyncrl.config_sections import (
     EnvConfig,
     EvalConfig,
     ExtensionsConfig,
-    JudgeConfig,
     LoraConfig,
     ModelConfig,
     PlacementConfig,
@@ -61,8 +60,6 @@ class Recipe(Protocol):
     def train(self) -> TrainConfig: ...
     @property
     def lora(self) -> LoraConfig: ...
-    @property
-    def judge(self) -> JudgeConfig: ...
     @property
     def reference(self) -> ReferenceConfig: ...
     @property
@@ -133,3 +130,11 @@ def older_groups(asked: Asked, key: str, given: object, off: str) -> Iterator[st
             "reads the log-probabilities of the version that sampled each token: they go back "
             f"buffer.max_staleness versions; got {given}"
         )
+
+
+def episodes_of_group(recipe: Recipe, key: str, count: int) -> Iterator[str]:
+    """Yield what is wrong of a number of a group's episodes that are played otherwise than the rest of them."""
+    if count >= recipe.rollout.group_size and count:
+        yield f"{key}: must be below rollout.group_size={recipe.rollout.group_size}, got {count}"
+    if count and recipe.env.name == "agent":
+        yield f"{key}: must be 0 with env.name='agent', which plays its own turns"

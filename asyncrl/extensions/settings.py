@@ -56,9 +56,12 @@ def _joined(name: str, kinds: list[Any]) -> Any:
     for number, kind in enumerate(kinds):
         if twice := kind.model_fields.keys() & _keys(kinds[:number]):
             raise ConfigError(f"extensions: {name}.{min(twice)} is a key of several")
-    made: Any = create_model(first.__name__, __base__=(*reversed(others), first), __doc__=first.__doc__)
-    made.composed = True
-    return made
+    return _marked(create_model(first.__name__, __base__=(*reversed(others), first), __doc__=first.__doc__))
+
+
+def _marked(kind: Any) -> Any:
+    kind.composed = True
+    return kind
 
 
 def _keys(kinds: Iterable[type[Section]]) -> set[str]:

@@ -36,6 +36,7 @@ SEAMS = frozenset(
         "trainer_callbacks",
         "engine_parts",
         "strategies",
+        "episode_ends",
         "lease_hooks",
         "ledger_hooks",
         "buffer_routes",

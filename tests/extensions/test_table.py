@@ -33,7 +33,7 @@ def asked_with(config):
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
         "lease_hooks": LeaseContext(config),
-        **dict.fromkeys(("task_plans", "task_shares", "checks", "engine_additions"), config),
+        **dict.fromkeys(("task_plans", "task_shares", "checks", "engine_additions", "episode_ends"), config),
         "ledger_hooks": LedgerSettings.of(config, 0),
     }
 
@@ -84,6 +84,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"curriculum": {"name": "uniform"}}, "checks", "curriculum"),
         ({"outer": {"url": "http://o", "members": 2}}, "task_shares", "outer"),
         ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "engine_additions", "league"),
+        ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),

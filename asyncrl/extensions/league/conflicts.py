@@ -36,8 +36,12 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "the runs would deal each other's policies different opponents",
         ),
         ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
-        ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
-        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),
+        (
+            "rollout.branches",
+            value_at(recipe, "rollout.branches") > 0,
+            "branches follow the main agent's conversation",
+        ),
+        ("rollout.hinted", value_at(recipe, "rollout.hinted") > 0, "hints are for the main agent"),
         (
             "judge.url",
             bool(value_at(recipe, "judge.url")),

@@ -28,7 +28,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "others do not have its past versions",
         ),
         ("env.name='agent'", recipe.env.name == "agent", "its tasks mean nothing to others"),
-        ("rollout.branches", recipe.rollout.branches > 0, "groups are of whole episodes"),
+        ("rollout.branches", value_at(recipe, "rollout.branches") > 0, "groups are of whole episodes"),
     ):
         if wrong:
             yield f"{key} must be left out with swarm.url: {why}"

@@ -213,7 +213,11 @@ def check_rewards(config: Config) -> None:
     spec = resolved(config.data).reward
     if spec:
         load_reward(spec)
-    if config.env.name == DATASET and not spec and not config.judge.url:
+    if (
+        config.env.name == DATASET
+        and not spec
+        and not any(row.wanted(config) for row in rows("episode_ends"))
+    ):
         raise ConfigError(
             "data.reward: missing; name one (docs/rewards.md), such as math, exact, choice, or my.py:f, or give a "
             "judge.url"

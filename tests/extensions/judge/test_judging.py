@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from asyncrl.errors import JudgeError
-from asyncrl.rollout.judge import Judging, with_score
+from asyncrl.extensions.judge.judging import Judging, with_score
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.types import FailureClass, Status, Task
 from tests.chat.test_conversation import make_player as make_team

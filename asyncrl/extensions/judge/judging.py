@@ -6,15 +6,20 @@ else. A judge that fails says nothing about the policy: the episode fails with a
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from asyncrl.config import Config
 from asyncrl.errors import JudgeError
+from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.types import Message, Status, Task, Trajectory
 
 COMPONENT = "judge"
+KEY = "ASYNCRL_JUDGE_KEY"
+"""Environment variable with the bearer key of `judge.url`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Judge(Protocol):
         """Return the reward. Raises `JudgeError`."""
         ...
 
+    async def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Judging:
@@ -46,6 +53,10 @@ class Judging:
     judge: Judge
     mode: Literal["replace", "add"] = "replace"
     weight: float = 1.0
+
+    async def close(self) -> None:
+        """See `EpisodeEnd`."""
+        await self.judge.close()
 
     async def apply(
         self, played: Sequence[Trajectory], task: Task, messages: list[Message]
@@ -85,3 +96,11 @@ def with_score(trajectory: Trajectory, score: float, mode: Literal["replace", "a
     return replace(
         trajectory, turns=turns, reward=reward, components={**trajectory.components, COMPONENT: score}
     )
+
+
+def judging(config: Config) -> Judging:
+    """Return the judge of a run with `judge.url`."""
+    from asyncrl.extensions.judge.client import JudgeClient
+
+    given = config.section(JudgeConfig)
+    return Judging(JudgeClient(given, os.environ.get(KEY, "")), given.mode, given.weight)

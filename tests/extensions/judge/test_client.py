@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from asyncrl.config import JudgeConfig
 from asyncrl.errors import JudgeError
-from asyncrl.rollout.judge import JudgeRequest
-from asyncrl.services.rollout.judge_client import JudgeClient
+from asyncrl.extensions.judge.client import JudgeClient
+from asyncrl.extensions.judge.judging import JudgeRequest
+from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.types import Task
 from tests.app_thread import free_port
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.config import JudgeConfig
 from asyncrl.data.transcript import content_text
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import JudgeError
-from asyncrl.rollout.judge import JudgeRequest
+from asyncrl.extensions.judge.judging import JudgeRequest
+from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.services.http.batching import RequestBatcher
 
 ATTEMPTS = 3
@@ -44,7 +44,7 @@ NUMBER = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,6})?")
 
 
 class JudgeClient:
-    """Implements `rollout.judge.Judge` over HTTP."""
+    """Implements `judging.Judge` over HTTP."""
 
     def __init__(self, config: JudgeConfig, key: str = "") -> None:
         self.config = config
