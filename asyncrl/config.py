@@ -41,7 +41,6 @@ from asyncrl.config_sections import (
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
-    ScaleConfig,
     Section,
     SftConfig,
     TeacherConfig,
@@ -92,7 +91,6 @@ class Config(Section):
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
-    scale: ScaleConfig = ScaleConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
@@ -268,16 +266,21 @@ class Config(Section):
     @property
     def groups_in_flight(self) -> int:
         """Groups one worker runs at once."""
-        if self.rollout.groups_in_flight or "rollout" not in self.scale.limits:
+        if self.rollout.groups_in_flight or "rollout" not in self.numbers:
             return self.rollout.groups_in_flight or max(1, self.slots // self.rollout.workers)
         # Rounded up: all workers that there may be can play all groups that are admitted.
         return -(-self.slots // self.most("rollout"))
+
+    @property
+    def numbers(self) -> dict[str, tuple[int, int]]:
+        """Least and most processes by role, of those whose number changes while the run goes on."""
+        return {role: n for _, one in self if isinstance(one, Section) for role, n in one.numbers.items()}
 
     def most(self, role: str) -> int:
         """Return how many processes of "rollout", "env" or "engine" the run may have, at the most."""
         services = 1 if self.env.services == "auto" else self.env.services
         start = {"rollout": self.rollout.workers, "env": services, "engine": self.engine.count}
-        return self.scale.limits.get(role, (0, start[role]))[1]
+        return self.numbers.get(role, (0, start[role]))[1]
 
     @property
     def no_signal(self) -> frozenset[str]:

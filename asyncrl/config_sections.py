@@ -81,6 +81,11 @@ class Section(BaseModel):
     composed: ClassVar[bool] = False
     """Whether it is made of a core's section and keys of extensions, see `asyncrl.extensions.settings`."""
 
+    @property
+    def numbers(self) -> Mapping[str, tuple[int, int]]:
+        """Least and most processes by role ("rollout", "env", "engine"), of those whose number it lets change."""
+        return {}
+
 
 def is_section(kind: Any) -> TypeGuard[type[Section]]:
     """True for the class of a table of settings."""
@@ -247,30 +252,6 @@ class DataConfig(Section):
     """The seed of that order, of the draws among weighted sources, and of the held-out share."""
 
 
-DRAFT_MODELS = ("eagle", "eagle3", "mtp")
-"""Methods of speculative decoding with a drafter that has weights of its own."""
-
-
-class SpeculativeConfig(Section):
-    """Speculative decoding (docs/speculative-decoding.md). It samples from the same distribution, and needs
-    `rollout.temperature = 1`."""
-
-    method: Seldom[Literal["off", "ngram", "suffix", "eagle", "eagle3", "mtp"]] = "off"
-    """Where the proposed tokens come from: the context (ngram), earlier answers too (suffix), or a drafter."""
-    num_speculative_tokens: Seldom[int] = Field(4, ge=1, le=32)
-    """Tokens proposed at once."""
-    model: Seldom[Annotated[str, PATH]] = ""
-    """Folder or hub name of the drafter, for eagle and eagle3; mtp takes the layers of the policy's own model."""
-
-    @model_validator(mode="after")
-    def _drafter(self) -> SpeculativeConfig:
-        if self.method in ("eagle", "eagle3") and not self.model:
-            raise ValueError(f"model: must name the drafter for method={self.method!r}")
-        if self.model and self.method not in DRAFT_MODELS:
-            raise ValueError(f"model: must be left out for method={self.method!r}, got {self.model!r}")
-        return self
-
-
 WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
 
 
@@ -326,8 +307,6 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
-    speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
-    """Tokens proposed cheaply and verified together; off by default."""
     extra_args: Seldom[list[str]] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
 
@@ -435,34 +414,6 @@ class BufferConfig(Section):
         if value in (None, "auto") or (type(value) is int and value >= 0):
             return value
         raise ValueError('must be a whole number from 0 on, or "auto"')
-
-
-class ScaleConfig(Section):
-    """How many processes of a role the run may have, as `[least, most]`; the buffer's pressure decides
-    (docs/scaling.md). A role that is left out keeps the number it starts with."""
-
-    rollout: Seldom[list[int]] = Field(default_factory=list)
-    """Limits of `rollout.workers`, which is where it starts, such as `[1, 4]`. A worker then takes its share of the
-    groups in flight by the upper limit."""
-    env: Seldom[list[int]] = Field(default_factory=list)
-    """Limits of `env.services`."""
-    engine: Seldom[list[int]] = Field(default_factory=list)
-    """Limits of `engine.count`. GPUs for the upper limit are set aside from the start."""
-    cooldown_s: Seldom[float] = Field(60.0, gt=0)
-    """Least seconds between two changes; what was observed since the last one, over at least so long, decides."""
-
-    @field_validator("rollout", "env", "engine")
-    @classmethod
-    def _limits(cls, value: list[int]) -> list[int]:
-        if value and not (len(value) == 2 and 1 <= value[0] <= value[1]):
-            raise ValueError("must be [least, most] with 1 <= least <= most, or left out")
-        return value
-
-    @property
-    def limits(self) -> dict[str, tuple[int, int]]:
-        """Least and most processes by role, of the roles that are scaled."""
-        given = {"rollout": self.rollout, "env": self.env, "engine": self.engine}
-        return {role: (value[0], value[1]) for role, value in given.items() if value}
 
 
 class TrainConfig(Section):

@@ -12,7 +12,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from committing to hidden states that the trainer can compute again."""
     if not recipe.train.commitments:
         return
-    speculative, quantization = recipe.engine.speculative.method, recipe.engine.quantization
+    speculative, quantization = value_at(recipe, "engine.speculative.method"), recipe.engine.quantization
     yield from ruled_out(
         "for train.commitments=true",
         (

@@ -20,7 +20,6 @@ from asyncrl.config_sections import (
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
-    ScaleConfig,
     Section,
     SftConfig,
     TeacherConfig,
@@ -51,7 +50,7 @@ class Recipe(Protocol):
     @property
     def no_signal(self) -> frozenset[str]: ...
     @property
-    def scale(self) -> ScaleConfig: ...
+    def numbers(self) -> Mapping[str, tuple[int, int]]: ...
     @property
     def data(self) -> DataConfig: ...
     @property

@@ -32,6 +32,7 @@ SEAMS = frozenset(
         "task_plans",
         "task_shares",
         "checks",
+        "run_monitors",
         "conflicts",
         "trainer_callbacks",
         "engine_parts",

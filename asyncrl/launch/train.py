@@ -45,7 +45,7 @@ from asyncrl.launch.reports.sinks import SinkProcesses
 from asyncrl.launch.roles.faulty_engines import FaultyEngines
 from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.launch.roles.roles import PolicyRoles, Roles
-from asyncrl.launch.roles.scaling import Scaler
+from asyncrl.launch.run_monitors import MonitorContext, run_monitors
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
@@ -365,9 +365,7 @@ class TrainRun:
             self.roles.credentials.bearer("rollout"), EngineTroubleReport(self.roles.name_of_engine)
         )
         full_trainers = self._full_trainers()
-        scaler: Scaler | None = None
-        if self.config.scale.limits:
-            scaler = Scaler(self.roles, client, self.folder.path, print_status)
+        monitors = run_monitors(MonitorContext(self.roles, client, self.folder.path, print_status))
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -387,8 +385,9 @@ class TrainRun:
                     await self._report_quarantines(client, stats, further, quarantines, faulty_engines)
                 checked = time.monotonic()
             if not done:
-                if scaler is not None and await scaler.tick(stats):
-                    described = float("-inf")
+                for monitor in monitors:
+                    if await monitor.tick(stats):
+                        described = float("-inf")
                 await tasks.feed(client)
                 for policy in self.policies.values():
                     await policy.tick()

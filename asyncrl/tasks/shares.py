@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from asyncrl.config import Config
 from asyncrl.extensions.table import rows
 from asyncrl.types import Task
 
 
-def own_share(tasks: Iterable[Task], config: Config) -> Iterable[Task]:
-    """Return the tasks that this run plays, in their order."""
+def own_share(tasks: Iterable[Task], config: Config) -> Iterator[Task]:
+    """Yield the tasks that this run plays, in their order."""
     for row in rows("task_shares"):
         if row.wanted(config):
             tasks = row.load()(tasks, config)
-    return tasks
+    yield from tasks

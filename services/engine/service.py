@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from asyncrl.config_sections import LoraConfig, SpeculativeConfig
+from asyncrl.config_sections import LoraConfig
 from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
@@ -42,7 +42,6 @@ from asyncrl.services.engine.machines import (
     network_variables,
 )
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
-from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
@@ -99,7 +98,6 @@ class EngineOptions:
     """Whether it commits to the hidden states of sampled tokens (`train.commitments`)."""
     keep_sampled: bool = False
     """Whether it keeps the sequences that each version samples (`train.old_policy` is "interrupt")."""
-    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -129,7 +127,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     """Return the vLLM server's command line.
 
     `--logprobs-mode` reports the log-probabilities of the distribution that was sampled from, which is the behavior
-    policy. Raises `ConfigError` where the way of speculating is not installed.
+    policy.
     """
     module = "asyncrl.weights.vllm_follower" if options.machine.follows else "asyncrl.weights.vllm_api_server"
     command = [
@@ -142,8 +140,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})),
         *("--worker-extension-cls", "asyncrl.weights.vllm_receiver.WeightReceiver"),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
-        *("--logprobs-mode", logprobs_mode(options.speculative), "--generation-config", "vllm"),
-        *speculation_arguments(options.speculative),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *machine_arguments(options.machine),
         *numerics_arguments(options),
         *kv_offload_arguments(options.kv_offload_gib),

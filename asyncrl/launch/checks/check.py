@@ -41,9 +41,9 @@ from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.buffer.messages import MAX_BODY_BYTES
+from asyncrl.services.engine.additions import additions
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
-from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.tasks.data_rows import has_rows
 from asyncrl.tasks.tasks import tasks_of
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
@@ -129,7 +129,7 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     if config.sft.data:
         check_supervised(config)
     notes = check_turn_format(config, tools)
-    check_speculation(config.engine.speculative)
+    additions(config, publishes=True)
     check_numerics(config.engine)
     check_same_reductions(config)
     check_kv_offload(config.engine.kv_offload_gib)
@@ -250,7 +250,7 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
         check_rewards(config)
     task = _first_task(config, split)
     check_model(key, config.model.path, config)
-    check_speculation(config.engine.speculative)
+    additions(config, publishes=True)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
     if env.name in ELSEWHERE:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib.util
 import json
 
-from asyncrl.config_sections import SpeculativeConfig
+from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.speculation.settings import SpeculationConfig, SpeculativeConfig
+from asyncrl.services.engine.additions import Addition
 
 NGRAM_LENGTHS = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 """Tokens at the end of a context that are looked up in it."""
@@ -26,19 +28,10 @@ def check_speculation(speculative: SpeculativeConfig) -> None:
         )
 
 
-def logprobs_mode(speculative: SpeculativeConfig) -> str:
-    """Return vLLM's `--logprobs-mode` in which the behavior log-probabilities are exact.
-
-    Without speculation that is the one after the temperature: the distribution that was sampled from.
-    """
-    return "processed_logprobs" if speculative.method == "off" else "raw_logprobs"
-
-
-def speculation_arguments(speculative: SpeculativeConfig) -> list[str]:
-    """Return vLLM's arguments. Raises `ConfigError` where a package is missing."""
+def speculating(config: Config, publishes: bool) -> Addition:
+    """Return what engines are started with that speculate. Raises `ConfigError` where a package is missing."""
+    speculative = config.section(SpeculationConfig).speculative
     check_speculation(speculative)
-    if speculative.method == "off":
-        return []
     told: dict[str, object] = {
         "method": speculative.method,
         "num_speculative_tokens": speculative.num_speculative_tokens,
@@ -47,4 +40,4 @@ def speculation_arguments(speculative: SpeculativeConfig) -> list[str]:
         told |= NGRAM_LENGTHS
     if speculative.model:
         told["model"] = speculative.model
-    return ["--speculative-config", json.dumps(told)]
+    return Addition(("--logprobs-mode", "raw_logprobs", "--speculative-config", json.dumps(told)))

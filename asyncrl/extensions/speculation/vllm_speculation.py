@@ -1,7 +1,7 @@
 """An engine that speculates: what it cannot report exactly, and how many of its guesses were right.
 
 Rejection sampling leaves the distribution as it is, but vLLM reports log-probabilities before temperature and
-truncation then (`raw_logprobs`, see `asyncrl.services.engine.speculation`).
+truncation then (`raw_logprobs`, see `asyncrl.extensions.speculation.engine`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 import pytest
 
-from asyncrl.launch.roles.autoscale import Change, Decision, Load, Observation, decide, trim
-from asyncrl.launch.roles.scaling import engine_load, env_load, worker_load
+from asyncrl.extensions.autoscale.decisions import Change, Decision, Load, Observation, decide, trim
+from asyncrl.extensions.autoscale.scaling import engine_load, env_load, worker_load
 
 LIMITS = {"rollout": (1, 4), "env": (1, 3), "engine": (1, 2)}
 TWO = {"rollout": 2, "env": 2, "engine": 1}

@@ -8,13 +8,13 @@ import urllib.request
 
 import pytest
 
+import asyncrl.extensions.autoscale.scaling as scaling
 import asyncrl.launch.roles.process_changes as process_changes
-import asyncrl.launch.roles.scaling as scaling
 from asyncrl.config import parse_config
+from asyncrl.extensions.autoscale.decisions import Decision
+from asyncrl.extensions.autoscale.scaling import Scaler
 from asyncrl.hosts.local import spawn
-from asyncrl.launch.roles.autoscale import Decision
 from asyncrl.launch.roles.roles import Roles
-from asyncrl.launch.roles.scaling import Scaler
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.types import Task
 from tests.buffer.serving import ThreadService

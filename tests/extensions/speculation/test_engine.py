@@ -9,11 +9,10 @@ import torch
 
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
-from asyncrl.config_sections import SpeculativeConfig
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.generation import GenerateRequest
+from asyncrl.services.engine.additions import additions
 from asyncrl.services.engine.service import EngineOptions, build_command
-from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.types import Decoding
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
@@ -72,7 +71,8 @@ def test_a_drafter_that_training_would_leave_behind_is_refused_in_training_alone
         ConfigError, match=r"'eagle3' has a drafter .* allowed in training: off, ngram, suffix"
     ):
         check_objective(config)
-    command = build_command(EngineOptions("m", speculative=config.engine.speculative), 1)
+    command = build_command(EngineOptions("m", additions=additions(config, publishes=False)), 1)
+    assert [command[i + 1] for i, one in enumerate(command) if one == "--logprobs-mode"][-1] == "raw_logprobs"
     assert '"model": "drafter"' in command[command.index("--speculative-config") + 1]
 
 
@@ -80,10 +80,8 @@ def test_a_drafter_that_training_would_leave_behind_is_refused_in_training_alone
     importlib.util.find_spec("arctic_inference") is not None, reason="arctic-inference is here"
 )
 def test_suffix_decoding_without_its_package_is_refused_by_the_packages_name():
-    suffix = SpeculativeConfig(method="suffix")
-    for refuse in (check_speculation, lambda s: build_command(EngineOptions("m", speculative=s), 1)):
-        with pytest.raises(ConfigError, match="pip install arctic-inference"):
-            refuse(suffix)
+    with pytest.raises(ConfigError, match="pip install arctic-inference"):
+        additions(parse_config(recipe({"method": "suffix"})), publishes=True)
 
 
 def test_an_engine_that_does_not_speculate_reports_what_it_sampled_from():

@@ -21,9 +21,10 @@ import aiohttp
 
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError
+from asyncrl.extensions.autoscale.decisions import Change, Decision, Load, Observation, decide, trim
+from asyncrl.extensions.autoscale.settings import ScaleConfig
 from asyncrl.launch.processes.process_group import ManagedProcess
 from asyncrl.launch.reports.activity import ANSWER_S, states
-from asyncrl.launch.roles.autoscale import Change, Decision, Load, Observation, decide, trim
 from asyncrl.launch.roles.process_changes import (
     FailedStarts,
     Growth,
@@ -33,6 +34,7 @@ from asyncrl.launch.roles.process_changes import (
     write_event,
 )
 from asyncrl.launch.roles.roles import Roles
+from asyncrl.launch.run_monitors import MonitorContext
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tls import client_context
 
@@ -51,8 +53,9 @@ class Scaler:
     def __init__(self, roles: Roles, buffer: BufferClient, folder: Path, say: Callable[[str], None]) -> None:
         config = roles.config
         self.roles, self.buffer, self.say = roles, buffer, say
-        self.limits = dict(config.scale.limits)
-        self.cooldown_s = config.scale.cooldown_s
+        given = config.section(ScaleConfig)
+        self.limits = given.numbers
+        self.cooldown_s = given.cooldown_s
         self.deadline_s = config.rollout.episode_timeout_s
         """How long a process that leaves may finish what it has."""
         self.folder = folder
@@ -263,3 +266,8 @@ def engine_load(
 
 def _mean_cores(found: Mapping[str, Any], cores: Mapping[str, float]) -> float:
     return sum(cores.get(name, 0.0) for name in found) / len(found)
+
+
+def scaling(context: MonitorContext) -> Scaler:
+    """Return the monitor of a run with `[scale]`."""
+    return Scaler(context.roles, context.buffer, context.folder, context.say)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.config_sections import DRAFT_MODELS
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
+from asyncrl.extensions.speculation.settings import DRAFT_MODELS, SpeculationConfig
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield temperatures of which exact log-probabilities are not reported."""
-    method = recipe.engine.speculative.method
+    method = recipe.section(SpeculationConfig).speculative.method
     if method == "off":
         return
     why = (
@@ -25,7 +25,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield a drafter that training would leave behind."""
-    method = recipe.engine.speculative.method
+    method = recipe.section(SpeculationConfig).speculative.method
     if method in DRAFT_MODELS:
         yield (
             f"engine.speculative.method: {method!r} has a drafter with weights of its own, which training does not "
