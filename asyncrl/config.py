@@ -7,6 +7,7 @@ what is allowed. Values that follow from others are properties, not keys.
 from __future__ import annotations
 
 import difflib
+import functools
 import glob
 import json
 import math
@@ -16,7 +17,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
@@ -24,40 +25,34 @@ from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
 from asyncrl.config_problems import explain_problems
 from asyncrl.config_sections import (
+    PATH,
     SCHEDULES,
     SCRIPTED,
     SELF_TEACHER,
     TRAINED_ON,
     BufferConfig,
-    CurriculumConfig,
     DataConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
     ExtensionsConfig,
-    JudgeConfig,
     LoraConfig,
     ModelConfig,
-    OpponentsConfig,
-    OuterConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
-    ScaleConfig,
     Section,
     SftConfig,
-    SwarmConfig,
     TeacherConfig,
     TrainConfig,
+    is_section,
 )
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.settings import composed
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
-
-if TYPE_CHECKING:
-    from asyncrl.algo.curation.opponents import Population
 
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
@@ -80,27 +75,11 @@ DATA_KEYS = {
 }
 """Keys that name a file or folder with rows, or a data set of a hub."""
 
-PATH_KEYS = (
-    MODEL_KEYS
-    | DATA_KEYS
-    | {
-        *(("run", name) for name in ("folder", "python_path", "sink_python")),
-        *(
-            ("env", "task_file"),
-            ("engine", "weights_dir"),
-            ("train", "offload_folder"),
-            ("swarm", "token_file"),
-        ),
-        *(("train", "checkpoint_store"), ("engine", "speculative", "model")),
-    }
-)
-"""Keys that name a file or folder, whatever it begins with."""
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[^}]*\})")
 _BEGINNING = re.compile(r"(?:~[A-Za-z0-9_.-]*|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})/")
 """How a path begins that the shell would have expanded."""
 
-FIXED_SECTIONS = ("run", "model", "env", "data", "curriculum", "opponents", "algo", "lora", "policies")
-"""What makes a run the run it is; the rest may change when it is resumed."""
+S = TypeVar("S", bound=Section)
 
 
 class Config(Section):
@@ -114,16 +93,10 @@ class Config(Section):
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
-    scale: ScaleConfig = ScaleConfig()
-    curriculum: CurriculumConfig = CurriculumConfig()
-    opponents: OpponentsConfig = OpponentsConfig()
     algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
-    outer: OuterConfig = OuterConfig()
-    swarm: SwarmConfig = SwarmConfig()
     lora: LoraConfig = LoraConfig()
-    judge: JudgeConfig = JudgeConfig()
     reference: ReferenceConfig = ReferenceConfig()
     teacher: TeacherConfig = TeacherConfig()
     eval: EvalConfig = EvalConfig()
@@ -205,6 +178,13 @@ class Config(Section):
             raise ValueError(problem)
         return self
 
+    def section(self, kind: type[S]) -> S:
+        """Return the section of a class, or the one to which an extension adds the keys of that class."""
+        for _, values in self:
+            if isinstance(values, kind):
+                return values
+        raise LookupError(f"{kind.__name__} is no part of a run's configuration")
+
     def policy(self, name: str) -> Config:
         """Return the configuration of a further policy: this one with that policy's changes. Raises `ConfigError`.
 
@@ -214,8 +194,9 @@ class Config(Section):
         if not name:
             return self
         data = self.model_dump(mode="json") | {"policies": {}}
-        data["eval"]["tasks"] = 0
-        data["opponents"]["choose"] = "off"
+        for section, values in self:
+            if isinstance(values, Section):
+                data[section] |= values.of_further_policies
         if self.policies[name].minimax:
             # Episodes that the game rewards alike differ for the critic.
             data["buffer"]["drop_no_signal"] = False
@@ -238,32 +219,9 @@ class Config(Section):
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
 
     @property
-    def population(self) -> Population | None:
-        """The past versions that groups are dealt as opponents; None where the policy plays all agents."""
-        o = self.opponents
-        if o.choose == "off":
-            return None
-        from asyncrl.algo.curation.opponents import Population
-
-        return Population(o.choose, o.every, o.size, o.self_play, o.power, self.run.seed, self.exploiter)
-
-    @property
     def exploiter(self) -> str:
         """The name of the policy that is trained against this one alone; "" where there is none."""
         return next((name for name, policy in self.policies.items() if policy.exploits), "")
-
-    @property
-    def minimax(self) -> bool:
-        """True where an exploiter's turns are rewarded by this policy's critic."""
-        return any(policy.minimax for policy in self.policies.values())
-
-    @property
-    def most_members(self) -> int:
-        """Past versions and copies of exploiters that an engine holds at most."""
-        if self.population is None:
-            return 0
-        copies = self.opponents.size + 1 if self.exploiter else 0
-        return self.population.most_served(self.buffer.max_staleness) + copies
 
     @property
     def outage_timeout_s(self) -> float:
@@ -310,16 +268,21 @@ class Config(Section):
     @property
     def groups_in_flight(self) -> int:
         """Groups one worker runs at once."""
-        if self.rollout.groups_in_flight or "rollout" not in self.scale.limits:
+        if self.rollout.groups_in_flight or "rollout" not in self.numbers:
             return self.rollout.groups_in_flight or max(1, self.slots // self.rollout.workers)
         # Rounded up: all workers that there may be can play all groups that are admitted.
         return -(-self.slots // self.most("rollout"))
+
+    @property
+    def numbers(self) -> dict[str, tuple[int, int]]:
+        """Least and most processes by role, of those whose number changes while the run goes on."""
+        return {role: n for _, one in self if isinstance(one, Section) for role, n in one.numbers.items()}
 
     def most(self, role: str) -> int:
         """Return how many processes of "rollout", "env" or "engine" the run may have, at the most."""
         services = 1 if self.env.services == "auto" else self.env.services
         start = {"rollout": self.rollout.workers, "env": services, "engine": self.engine.count}
-        return self.scale.limits.get(role, (0, start[role]))[1]
+        return self.numbers.get(role, (0, start[role]))[1]
 
     @property
     def no_signal(self) -> frozenset[str]:
@@ -379,11 +342,11 @@ def parse_config(
     if wrong := [f"  {key}: must be a finite number, got {value}" for key, value in not_finite(data)]:
         raise ConfigError(f"{source}: {len(wrong)} problem(s):\n" + "\n".join(wrong))
     try:
-        return Config.model_validate(data, strict=strict, context={"checked": checked})
+        return composed(Config).model_validate(data, strict=strict, context={"checked": checked})
     except ValidationError as error:
         told = [
             f"  {line}{_whose(place, others)}"
-            for place, line in explain_problems(error.errors(), Config).items()
+            for place, line in explain_problems(error.errors(), composed(Config)).items()
         ]
         raise ConfigError(f"{source}: {len(told)} problem(s):\n" + "\n".join(told)) from None
 
@@ -405,12 +368,34 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
     data = config.model_dump(mode="json")
     for override in overrides:
         section = override.partition(".")[0]
-        if section in FIXED_SECTIONS:
+        if section in _fixed_sections():
             raise ConfigError(
                 f"override {override!r}: {section} cannot change while a run goes on; start another run"
             )
         apply_override(data, override)
     return parse_config(data, "the run's configuration with overrides", strict=False)
+
+
+@functools.cache
+def _fixed_sections() -> frozenset[str]:
+    """Return what makes a run the run it is; the rest may change when it is resumed."""
+    kinds = {name: field.annotation for name, field in composed(Config).model_fields.items()}
+    fixed = {name for name, kind in kinds.items() if is_section(kind) and kind.fixed}
+    return frozenset({"algo", "policies"} | fixed)
+
+
+@functools.cache
+def _path_keys() -> frozenset[tuple[str, ...]]:
+    """Return the keys that name a file or folder, whatever it begins with."""
+    return frozenset(MODEL_KEYS | DATA_KEYS | set(_marked(composed(Config))))
+
+
+def _marked(section: type[Section]) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        if is_section(field.annotation):
+            yield from ((name, *keys) for keys in _marked(field.annotation))
+        elif PATH in field.metadata:
+            yield (name,)
 
 
 def find_recipe(recipe: str | Path) -> Path:
@@ -497,8 +482,8 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
 
     Those are `./x` and `../x`, `file.py:name`, `env.task_file`, `run.python_path`, and models and rows that are there.
     What else `run` names is in the current folder. `~` and variables of the environment are expanded at the beginning
-    of such values, and anywhere in those that name a file or folder (`PATH_KEYS`). Raises `ConfigError` for a variable
-    that is not set.
+    of such values, and anywhere in those that name a file or folder (`config_sections.PATH`). Raises `ConfigError` for
+    a variable that is not set.
     """
     if isinstance(value, dict):
         return {
@@ -510,7 +495,7 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     if not isinstance(value, str) or not value:
         return value
     keys = keys[2:] if keys[:1] == ("policies",) else keys
-    if keys in PATH_KEYS:
+    if keys in _path_keys():
         value = expanded(".".join(keys), value)
     if keys[:1] == ("run",) and keys != ("run", "python_path"):
         return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -63,6 +64,8 @@ SELDOM = "seldom"
 T = TypeVar("T")
 Seldom = Annotated[T, SELDOM]
 """A setting that most runs leave alone; docs/configuration.md lists it after the others."""
+PATH = "path"
+"""Marks a setting that names a file or folder, whatever it begins with: `~` and variables in it are expanded."""
 
 
 class Section(BaseModel):
@@ -71,17 +74,36 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    fixed: ClassVar[bool] = False
+    """Whether it is part of what makes a run the run it is: it cannot change when the run is resumed."""
+    of_further_policies: ClassVar[Mapping[str, Any]] = {}
+    """The values that its keys have for a further policy, whatever the recipe gives."""
+    composed: ClassVar[bool] = False
+    """Whether it is made of a core's section and keys of extensions, see `asyncrl.extensions.settings`."""
+
+    @property
+    def numbers(self) -> Mapping[str, tuple[int, int]]:
+        """Least and most processes by role ("rollout", "env", "engine"), of those whose number it lets change."""
+        return {}
+
+
+def is_section(kind: Any) -> TypeGuard[type[Section]]:
+    """True for the class of a table of settings."""
+    return isinstance(kind, type) and issubclass(kind, Section)
+
 
 class RunConfig(Section):
     """Where the run lives, what makes it repeatable, and how long its processes may take."""
 
+    fixed: ClassVar[bool] = True
+
     name: str = Field("", max_length=100, pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]*)?$")
     """Name of the run's folder; empty takes the recipe's name and the first free number. Letters, digits and `._-`."""
-    folder: str = "runs"
+    folder: Annotated[str, PATH] = "runs"
     """Folder that holds the folders of runs, relative to the current one."""
     seed: int = Field(0, ge=0)
     """Seed of new parameters, of the engines and, where `buffer.max_staleness` is 0, of each turn's sampling."""
-    python_path: Seldom[list[str]] = Field(default_factory=list)
+    python_path: Seldom[Annotated[list[str], PATH]] = Field(default_factory=list)
     """Folders in which import paths such as `my_env:MyEnv` are found, beside the one the run was started in."""
     threads: int = Field(0, ge=0)
     """CPU threads of each engine, each trainer rank and the supervised start; 0 lets vLLM and torch choose. Set it
@@ -98,12 +120,14 @@ class RunConfig(Section):
     heard from the launcher for so long ends them."""
     sinks: Seldom[list[Literal["tensorboard", "wandb", "mlflow", "trackio"]]] = Field(default=["tensorboard"])
     """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
-    sink_python: Seldom[str] = ""
+    sink_python: Seldom[Annotated[str, PATH]] = ""
     """Python of another environment, with the libraries of sinks that cannot be installed beside vLLM."""
 
 
 class ModelConfig(Section):
     """The policy to start from."""
+
+    fixed: ClassVar[bool] = True
 
     path: str
     """A Hugging Face folder, a hub name, or "sft" for a tiny base model that is trained on scripted episodes."""
@@ -130,12 +154,14 @@ class ModelConfig(Section):
 class EnvConfig(Section):
     """The environment and where its sessions run."""
 
+    fixed: ClassVar[bool] = True
+
     name: str
     """One that `asyncrl env list` shows, an import path such as `my_env:MyEnv`, "agent" (docs/gateway.md), or a known
     data set such as "gsm8k". Left out where `data` has rows, it follows from them (docs/data.md)."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment itself, passed to its constructor and its list of tasks."""
-    task_file: Seldom[str] = ""
+    task_file: Seldom[Annotated[str, PATH]] = ""
     """File of tasks, a JSON object {"id", "seed", "data"} a line, that replaces the environment's own list."""
     num_tasks: Seldom[int] = Field(0, ge=0)
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
@@ -187,6 +213,8 @@ class DataConfig(Section):
     """Your own data set as tasks: which rows are trained on, which are held out, and what of a row is prompt and
     answer (docs/data.md)."""
 
+    fixed: ClassVar[bool] = True
+
     set: Seldom[str] = ""
     """A known data set whose columns, prompt and reward hold for `train` and `heldout` (docs/data.md), such as
     "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
@@ -229,30 +257,6 @@ class DataConfig(Section):
         return [value] if isinstance(value, dict) else value
 
 
-DRAFT_MODELS = ("eagle", "eagle3", "mtp")
-"""Methods of speculative decoding with a drafter that has weights of its own."""
-
-
-class SpeculativeConfig(Section):
-    """Speculative decoding (docs/speculative-decoding.md). It samples from the same distribution, and needs
-    `rollout.temperature = 1`."""
-
-    method: Seldom[Literal["off", "ngram", "suffix", "eagle", "eagle3", "mtp"]] = "off"
-    """Where the proposed tokens come from: the context (ngram), earlier answers too (suffix), or a drafter."""
-    num_speculative_tokens: Seldom[int] = Field(4, ge=1, le=32)
-    """Tokens proposed at once."""
-    model: Seldom[str] = ""
-    """Folder or hub name of the drafter, for eagle and eagle3; mtp takes the layers of the policy's own model."""
-
-    @model_validator(mode="after")
-    def _drafter(self) -> SpeculativeConfig:
-        if self.method in ("eagle", "eagle3") and not self.model:
-            raise ValueError(f"model: must name the drafter for method={self.method!r}")
-        if self.model and self.method not in DRAFT_MODELS:
-            raise ValueError(f"model: must be left out for method={self.method!r}, got {self.model!r}")
-        return self
-
-
 WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
 
 
@@ -293,7 +297,7 @@ class EngineConfig(Section):
     weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
-    weights_dir: Seldom[str] = ""
+    weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
     for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
     quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
@@ -308,8 +312,6 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
-    speculative: SpeculativeConfig = Field(default_factory=SpeculativeConfig)
-    """Tokens proposed cheaply and verified together; off by default."""
     extra_args: Seldom[list[str]] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
 
@@ -377,11 +379,6 @@ class RolloutConfig(Section):
     lease_s: Seldom[float] = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
-    branches: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that branch off a sibling, before the turns about which the policy was least certain
-    (docs/rollouts.md)."""
-    hinted: Seldom[int] = Field(0, ge=0)
-    """Episodes of a group that are given the first turn of `task.data["hint"]`."""
     batch_delay_s: Seldom[float] = Field(0.0, ge=0, le=10)
     """Least seconds between two calls of a worker to an engine or environment service; what is due meanwhile is sent
     together. A few hundredths of a second save work on a busy CPU."""
@@ -424,69 +421,6 @@ class BufferConfig(Section):
         raise ValueError('must be a whole number from 0 on, or "auto"')
 
 
-class ScaleConfig(Section):
-    """How many processes of a role the run may have, as `[least, most]`; the buffer's pressure decides
-    (docs/scaling.md). A role that is left out keeps the number it starts with."""
-
-    rollout: Seldom[list[int]] = Field(default_factory=list)
-    """Limits of `rollout.workers`, which is where it starts, such as `[1, 4]`. A worker then takes its share of the
-    groups in flight by the upper limit."""
-    env: Seldom[list[int]] = Field(default_factory=list)
-    """Limits of `env.services`."""
-    engine: Seldom[list[int]] = Field(default_factory=list)
-    """Limits of `engine.count`. GPUs for the upper limit are set aside from the start."""
-    cooldown_s: Seldom[float] = Field(60.0, gt=0)
-    """Least seconds between two changes; what was observed since the last one, over at least so long, decides."""
-
-    @field_validator("rollout", "env", "engine")
-    @classmethod
-    def _limits(cls, value: list[int]) -> list[int]:
-        if value and not (len(value) == 2 and 1 <= value[0] <= value[1]):
-            raise ValueError("must be [least, most] with 1 <= least <= most, or left out")
-        return value
-
-    @property
-    def limits(self) -> dict[str, tuple[int, int]]:
-        """Least and most processes by role, of the roles that are scaled."""
-        given = {"rollout": self.rollout, "env": self.env, "engine": self.engine}
-        return {role: (value[0], value[1]) for role, value in given.items() if value}
-
-
-MAX_POOL = 100_000
-"""Tasks that a curriculum may choose among. They go to the buffer in one message."""
-
-
-class CurriculumConfig(Section):
-    """Which tasks are played, chosen by what came of earlier ones (docs/curriculum.md)."""
-
-    name: str = Field("file_order", min_length=1)
-    """file_order: the environment's or the task file's own order. Otherwise uniform, window, paced, vade, insight,
-    gdro, similarity, v0, staged, xrpo, or an import path such as `my_curriculum.py:MyCurriculum`."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the curriculum itself, the keyword-only arguments of its constructor."""
-    pool: Seldom[int] = Field(1024, ge=1, le=MAX_POOL)
-    """Tasks that it chooses among, the first of the environment's list; those of a task file are all in the pool."""
-    turn_slack: Seldom[float] = Field(0.0, ge=0)
-    """Turns that an episode may have, as a multiple of the longest success that was seen at its task; 0 leaves all at
-    `rollout.max_turns` (docs/curriculum.md)."""
-
-
-class OpponentsConfig(Section):
-    """Past versions of the policy as opponents in two-player games (docs/opponents.md)."""
-
-    choose: Seldom[Literal["off", "uniform", "prioritised"]] = "off"
-    """off: the policy plays all agents, and all are trained. Otherwise a past version plays one side of some groups:
-    all of the population alike, or those more often that the policy seldom beats."""
-    every: Seldom[int] = Field(5, ge=1)
-    """Versions between those that join the population."""
-    size: Seldom[int] = Field(4, ge=1, le=32)
-    """Past versions in the population, the newest ones."""
-    self_play: Seldom[float] = Field(0.5, ge=0, le=1)
-    """Share of groups in which the policy plays itself."""
-    power: Seldom[float] = Field(2.0, ge=0)
-    """With prioritised, a version's weight is (1 - win rate against it) to this power."""
-
-
 class TrainConfig(Section):
     """The optimizer, its schedule, and what the trainer keeps."""
 
@@ -513,7 +447,7 @@ class TrainConfig(Section):
     """What DeepSpeed spreads over the ranks: 1 optimizer states, 2 also gradients, 3 also weights."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What stays in host memory between its uses under ZeRO stage 3: the optimizer's states, or the weights, too."""
-    offload_folder: Seldom[str] = ""
+    offload_folder: Seldom[Annotated[str, PATH]] = ""
     """A folder on a local NVMe disk in whose files `offload` keeps it instead, where host memory has no room for all of
     it (docs/large-models.md)."""
     ranks: int = Field(1, ge=1)
@@ -545,20 +479,9 @@ class TrainConfig(Section):
     memory_checkpoint_every: Seldom[int] = Field(0, ge=0)
     """Steps between checkpoints in the memory of the trainer's machines, from which it resumes when a rank dies or a
     machine other than the head is lost; 0 for none (docs/reliability.md)."""
-    checkpoint_store: Seldom[str] = ""
+    checkpoint_store: Seldom[Annotated[str, PATH]] = ""
     """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
-    replay_groups: Seldom[int] = Field(0, ge=0)
-    """Groups of earlier steps that each step trains again, beside the fresh ones (docs/curriculum.md)."""
-    complete_groups: Seldom[bool] = False
-    """Complete a group in which no episode succeeded by an earlier success at the same task, where there is one
-    (docs/curriculum.md)."""
-    replay_max_age: Seldom[int] = Field(8, ge=1)
-    """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
-    Fresh groups are held to `buffer.max_staleness` as ever."""
-    collapse_guard: Seldom[bool] = False
-    """When the reward of fresh groups falls far below what it was, go back to the last good checkpoint with half the
-    learning rate; halve it, too, when the policy moves far in a step (docs/algorithms/asynchrony-control.md)."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
     old_policy: Seldom[Literal["trainer", "process", "interrupt"]] = "trainer"
@@ -604,83 +527,10 @@ class TrainConfig(Section):
         return tuple(value) if isinstance(value, list) else value
 
 
-class OuterConfig(Section):
-    """Several runs that train one policy together and synchronise seldom (docs/scaling.md). All keys but `member`,
-    `delay` and `mix` must be the same for all of them."""
-
-    url: Seldom[str] = ""
-    """Address of `asyncrl serve outer`; empty trains alone."""
-    members: Seldom[int] = Field(1, ge=1)
-    """How many runs share the tasks. Fewer may take part; the tasks of the others are not played."""
-    member: Seldom[int] = Field(0, ge=0)
-    """Which of them this run is, from 0 on: it plays each task whose number leaves this remainder."""
-    every: Seldom[int] = Field(8, ge=1)
-    """Steps between two exchanges of the same weights (H)."""
-    method: Seldom[Literal["mean", "gossip"]] = "mean"
-    """With whom a run exchanges: `"mean"` with all others (DiLoCo), after which all have the same weights, or
-    `"gossip"` with one other at a time, drawn at random (NoLoCo): each keeps weights of its own, which stay near."""
-    fragments: Seldom[int] = Field(1, ge=1, le=1024)
-    """Parts of the weights that are exchanged at different steps, spread over `every`."""
-    delay: Seldom[int] = Field(0, ge=0)
-    """Steps after which the result of an exchange enters the weights; training goes on meanwhile. 0 waits for it."""
-    mix: Seldom[float] = Field(0.0, ge=0, lt=1)
-    """Share of its own weights that a run keeps then (alpha); 0 takes what comes of the exchange."""
-    bits: Seldom[Literal[4, 8, 32]] = 32
-    """Bits of each value that is exchanged. What rounding takes is added to what is sent next."""
-    learning_rate: Seldom[float] = Field(1.0, gt=0)
-    """The learning rate of the outer optimizer, SGD with Nesterov momentum. 1 without momentum takes the mean of the
-    runs' weights, or of the two in a pair."""
-    momentum: Seldom[float] = Field(0.0, ge=0, lt=1)
-    """The momentum of the outer optimizer. DiLoCo has 0.9, and a learning rate of 0.7, over hundreds of exchanges."""
-    wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
-    """Seconds after which an exchange goes on without the runs that are missing, and a run without its exchange."""
-
-    _check_url = field_validator("url")(empty_or_url)
-
-    @model_validator(mode="after")
-    def _fits(self) -> OuterConfig:
-        if self.member >= self.members:
-            raise ValueError(f"member: must be below members={self.members}, got {self.member}")
-        if self.fragments > self.every:
-            raise ValueError(f"fragments: must be at most every={self.every}, got {self.fragments}")
-        if self.delay >= self.every:
-            raise ValueError(f"delay: must be below every={self.every}, got {self.delay}")
-        if self.mix and not self.delay:
-            raise ValueError(f"mix: must be 0 without a delay, got {self.mix:g}")
-        if self.method != "gossip":
-            return self
-        from asyncrl.algo.outer.gossip import largest_rate
-
-        limit = largest_rate(self.members, self.momentum)
-        if self.learning_rate >= limit:
-            raise ValueError(
-                f"learning_rate: must be below {limit:g} with method='gossip', members={self.members} and "
-                f"momentum={self.momentum:g}, or the runs' weights drift apart; got {self.learning_rate:g}"
-            )
-        return self
-
-
-class SwarmConfig(Section):
-    """Rollouts that runs share with each other, each training a policy of its own (docs/scaling.md)."""
-
-    url: Seldom[str] = ""
-    """Address of `asyncrl serve swarm`; empty shares nothing."""
-    token_file: Seldom[str] = ""
-    """File with the service's token, a copy of its `swarm-token`; by default the run's own token is used."""
-    groups: Seldom[int] = Field(4, ge=0, le=1024)
-    """External groups that a step trains beside its `buffer.groups_per_step` own ones, as far as there are any."""
-    share: Seldom[float] = Field(1.0, ge=0, le=1)
-    """Share of the run's trained groups that others get; groups whose rewards do not differ are left out."""
-    max_age: Seldom[int] = Field(8, ge=0)
-    """Versions of this run after which an external group that has come is no longer trained."""
-    max_reward: Seldom[float] = Field(10.0, gt=0)
-    """External groups in which any reward has a larger absolute value are refused."""
-
-    _check_url = field_validator("url")(empty_or_url)
-
-
 class LoraConfig(Section):
     """Low-rank adapters trained instead of all weights (arXiv 2106.09685, without dropout); see docs/lora.md."""
+
+    fixed: ClassVar[bool] = True
 
     rank: int = Field(0, ge=0, le=512)
     """Rank of the adapters; 0 trains all weights."""
@@ -698,29 +548,6 @@ class LoraConfig(Section):
         if wrong:
             raise ValueError(f"must name layers inside the transformer blocks, not {wrong[0]!r}")
         return value
-
-
-class JudgeConfig(Section):
-    """A judge or reward model that scores finished episodes; none without a `url`."""
-
-    url: str = ""
-    """Address of the server; its API key is read from ASYNCRL_JUDGE_KEY."""
-    kind: Seldom[Literal["chat", "score"]] = "chat"
-    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
-    model: str = ""
-    """Model that a chat judge is asked for."""
-    prompt: Seldom[str] = (
-        "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
-        "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
-    )
-    """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
-    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure."""
-    mode: Seldom[Literal["replace", "add"]] = "replace"
-    """Whether the score is the reward, or is added to the environment's."""
-    weight: Seldom[float] = 1.0
-    """Factor of the score."""
-
-    _check_url = field_validator("url")(empty_or_url)
 
 
 class ReferenceConfig(Section):
@@ -743,6 +570,8 @@ class TeacherConfig(Section):
 
 class EvalConfig(Section):
     """Held-out evaluation before, during and after training."""
+
+    of_further_policies: ClassVar[Mapping[str, Any]] = {"tasks": 0}
 
     tasks: int = Field(100, ge=0)
     """Held-out tasks, each played once; 0 turns evaluation off."""

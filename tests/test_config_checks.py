@@ -11,6 +11,7 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.league.members import minimax, most_members, population
 from asyncrl.launch.checks.check import check_recipe
 
 TEACHER = {"path": "teacher"}
@@ -261,18 +262,18 @@ def test_a_critics_reward_without_a_critic_is_refused_before_anything_starts():
 
 
 def test_a_critics_reward_keeps_groups_that_the_game_rewards_alike():
-    plain, minimax = (recipe({"preset": "ppo"}, **sections) for sections in (EXPLOITER, MINIMAX))
-    check_policy_objectives(minimax)
+    plain, judged = (recipe({"preset": "ppo"}, **sections) for sections in (EXPLOITER, MINIMAX))
+    check_policy_objectives(judged)
     check_policy_objectives(recipe({"preset": "ppo"}, **(MINIMAX | rival(algo={"preset": "dr_mas"}))))
-    assert (plain.minimax, minimax.minimax, minimax.policy("rival").minimax) == (False, True, False)
-    assert [one.policy("rival").buffer.drop_no_signal for one in (plain, minimax)] == [None, False]
+    assert tuple(map(minimax, (plain, judged, judged.policy("rival")))) == (False, True, False)
+    assert [one.policy("rival").buffer.drop_no_signal for one in (plain, judged)] == [None, False]
 
 
 def test_engines_hold_an_exploiters_copies_beside_past_versions():
     alone, league = (recipe({"preset": "spiral"}, **sections) for sections in (OPPONENTS, EXPLOITER))
-    assert league.most_members == alone.most_members + league.opponents.size + 1
-    assert league.population.exploiter == "rival"
-    assert league.policy("rival").population is None
+    assert most_members(league) == most_members(alone) + league.opponents.size + 1
+    assert population(league).exploiter == "rival"
+    assert population(league.policy("rival")) is None
 
 
 def test_a_population_of_opponents_excludes_a_greedy_baseline():

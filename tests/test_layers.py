@@ -45,7 +45,8 @@ LAYERS = [
         "helper_process",
     },
     {"algo"},
-    {"config_sections", "extensions"},  # What `asyncrl/extensions/` has beside its folders.
+    {"config_sections"},
+    {"extensions"},  # What `asyncrl/extensions/` has beside its folders.
     {"conflicts", "rows"},
     {"config_checks", "config_problems"},
     {"config"},
@@ -57,8 +58,9 @@ LAYERS = [
     {"gateway"},
     {"harness"},
     {"services"},
-    {"extensions/"},
+    {"tasks"},
     {"launch"},
+    {"extensions/"},
     {"plan", "study"},
     {"simulation"},
     {"commands", "cli"},
@@ -81,11 +83,11 @@ ROOMS = {
         {"features", "supervised"},
     ],
     "launch": [
-        {"processes", "tasks"},
+        {"processes"},
         {"machines", "models", "reports"},
         {"checks", "roles"},
         {"evaluation"},
-        {"policies", "summary"},
+        {"policies", "run_monitors", "summary"},
         {"train"},
         {"attached_run"},
     ],
@@ -110,8 +112,8 @@ KINDS = {
                 "health",
                 "concurrency",
                 "retrying",
-                "speculation",
                 "numerics",
+                "additions",
                 "kv_offload",
                 "machines",
                 "trouble",
@@ -132,7 +134,7 @@ KINDS = {
         **dict.fromkeys(("protocol", "tensors"), "messages"),
         **dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
     },
-    "rollout": {"judge_client": "client", "agents": "service"},
+    "rollout": {"agents": "service"},
     "swarm": {"protocol": "messages", "store": "service"},
     "trainer": dict.fromkeys(
         (

@@ -18,7 +18,8 @@ from pydantic.fields import FieldInfo
 
 from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, TABLES, VALUES
 from asyncrl.config import Config
-from asyncrl.config_sections import SELDOM, PolicyConfig, Section
+from asyncrl.config_sections import SELDOM, PolicyConfig, Section, is_section
+from asyncrl.extensions.settings import composed
 
 HEAD = """# Configuration
 
@@ -129,7 +130,7 @@ def markdown() -> str:
 
 
 def _sections() -> Iterator[SectionText]:
-    for name, field in Config.model_fields.items():
+    for name, field in composed(Config).model_fields.items():
         if name == "algo":
             yield _algo()
         elif name == "policies":
@@ -146,7 +147,7 @@ def _rows(name: str, section: type[Section]) -> Iterator[Row]:
     """Yield a row for each key, those of tables inside the section included."""
     texts = descriptions(section)
     for key, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        if is_section(field.annotation):
             yield from _rows(f"{name}.{key}", field.annotation)
         else:
             yield Row(_cells(f"{name}.{key}", field, texts.get(key, "")), SELDOM in field.metadata)
@@ -156,7 +157,7 @@ def descriptions(section: type[Section]) -> dict[str, str]:
     """Return the texts that stand below the fields of a section's class."""
     found: dict[str, str] = {}
     for above in reversed(section.__mro__):
-        if issubclass(above, Section):
+        if issubclass(above, Section) and not above.composed:
             (definition,) = ast.parse(inspect.getsource(above)).body
             assert isinstance(definition, ast.ClassDef)
             for field, text in pairwise(definition.body):
@@ -257,7 +258,7 @@ def _kind(annotation: Any) -> str:
         return f"list of {len(inner)} numbers"
     if origin is dict:
         return "table"
-    return "table" if isinstance(annotation, type) and issubclass(annotation, Section) else WORDS[annotation]
+    return "table" if is_section(annotation) else WORDS[annotation]
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from asyncrl.config import Config, load_config
+from asyncrl.config import Config, load_config, parse_config
 from asyncrl.console import advice_for
 from asyncrl.credentials import (
     RUN_FILE,
@@ -302,4 +302,4 @@ def _config(args: argparse.Namespace) -> Config:
 
         return load_recipe(args.recipe)
     model = args.model or args.checkpoint or "none"
-    return Config.model_validate({"model": {"path": model}, "env": {"name": "gridworld"}})
+    return parse_config({"model": {"path": model}, "env": {"name": "gridworld"}})

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.models.local_models import load_recipe
     from asyncrl.launch.models.supervised import start_model
     from asyncrl.launch.reports.samples import FirstSamples, chosen_rows
-    from asyncrl.launch.tasks.data_rows import has_rows, rows_of
-    from asyncrl.launch.tasks.tasks import tasks_of
+    from asyncrl.tasks.data_rows import has_rows, rows_of
+    from asyncrl.tasks.tasks import tasks_of
 
     for option, value in (("--rows", args.rows), ("--samples", args.samples)):
         if value < 1:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from committing to hidden states that the trainer can compute again."""
     if not recipe.train.commitments:
         return
-    speculative, quantization = recipe.engine.speculative.method, recipe.engine.quantization
+    speculative, quantization = value_at(recipe, "engine.speculative.method"), recipe.engine.quantization
     yield from ruled_out(
         "for train.commitments=true",
         (
@@ -24,7 +25,12 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ("engine.quantization", quantization != "off", "'off'", "how far rounding moves states is not known"),
         ("env.name", recipe.env.name == "agent", "an environment", "the gateway does not keep commitments"),
         ("train.max_logp_error", not recipe.train.max_logp_error, "above 0", "both are checked in one pass"),
-        ("rollout.branches", recipe.rollout.branches > 0, "0", "a branch may begin inside a commitment"),
+        (
+            "rollout.branches",
+            value_at(recipe, "rollout.branches") > 0,
+            "0",
+            "a branch may begin inside a commitment",
+        ),
         ("policies", bool(recipe.policies), "left out", "only a run's own policy is checked"),
     )
 

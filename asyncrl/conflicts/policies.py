@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.conflicts.protocol import Conflicts, Recipe
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -18,13 +17,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         return
     for key, wrong, why in (
         ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
-        ("rollout.branches", recipe.rollout.branches > 0, "branches follow one policy"),
-        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for one policy"),
-        (
-            "curriculum.name",
-            recipe.curriculum.name != FILE_ORDER,
-            "a curriculum may choose the number of episodes, and slots of other policies have rollout.group_size",
-        ),
         ("eval.every", recipe.eval.every > 0, "an evaluation during training loads one policy"),
     ):
         if wrong:

@@ -4,37 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from asyncrl.config_sections import (
     BufferConfig,
-    CurriculumConfig,
     DataConfig,
     EngineConfig,
     EnvConfig,
     EvalConfig,
     ExtensionsConfig,
-    JudgeConfig,
     LoraConfig,
     ModelConfig,
-    OpponentsConfig,
-    OuterConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
-    ScaleConfig,
+    Section,
     SftConfig,
-    SwarmConfig,
     TeacherConfig,
     TrainConfig,
 )
+
+S = TypeVar("S", bound=Section)
 
 
 class Recipe(Protocol):
     """The parts of a `Config` that the checks read."""
 
+    def section(self, kind: type[S]) -> S: ...
     @property
     def run(self) -> RunConfig: ...
     @property
@@ -52,25 +50,15 @@ class Recipe(Protocol):
     @property
     def no_signal(self) -> frozenset[str]: ...
     @property
-    def scale(self) -> ScaleConfig: ...
+    def numbers(self) -> Mapping[str, tuple[int, int]]: ...
     @property
     def data(self) -> DataConfig: ...
-    @property
-    def curriculum(self) -> CurriculumConfig: ...
-    @property
-    def opponents(self) -> OpponentsConfig: ...
     @property
     def algo(self) -> dict[str, Any]: ...
     @property
     def train(self) -> TrainConfig: ...
     @property
-    def outer(self) -> OuterConfig: ...
-    @property
-    def swarm(self) -> SwarmConfig: ...
-    @property
     def lora(self) -> LoraConfig: ...
-    @property
-    def judge(self) -> JudgeConfig: ...
     @property
     def reference(self) -> ReferenceConfig: ...
     @property
@@ -141,3 +129,11 @@ def older_groups(asked: Asked, key: str, given: object, off: str) -> Iterator[st
             "reads the log-probabilities of the version that sampled each token: they go back "
             f"buffer.max_staleness versions; got {given}"
         )
+
+
+def episodes_of_group(recipe: Recipe, key: str, count: int) -> Iterator[str]:
+    """Yield what is wrong of a number of a group's episodes that are played otherwise than the rest of them."""
+    if count >= recipe.rollout.group_size and count:
+        yield f"{key}: must be below rollout.group_size={recipe.rollout.group_size}, got {count}"
+    if count and recipe.env.name == "agent":
+        yield f"{key}: must be 0 with env.name='agent', which plays its own turns"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -27,7 +28,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "engine.speculative.method",
-            recipe.engine.speculative.method != "off",
+            value_at(recipe, "engine.speculative.method") != "off",
             "'off'",
             "a drafter's tokens that are rejected have been routed, too",
         ),

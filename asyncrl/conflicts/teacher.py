@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from asyncrl.config_sections import SELF_TEACHER, is_url
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
+from asyncrl.extensions.table import value_at
 
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
@@ -29,7 +30,7 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
 
 def _self_teacher(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield a self-teacher that has nothing to be shown, or that cannot be run."""
-    if recipe.rollout.group_size == 1 and not recipe.train.complete_groups:
+    if recipe.rollout.group_size == 1 and not value_at(recipe, "train.complete_groups"):
         yield (
             "rollout.group_size: must be above 1 for teacher.path='self', which is shown a success of another episode "
             "of the group, got 1"

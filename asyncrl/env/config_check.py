@@ -62,7 +62,7 @@ def env_services(config: Config) -> int:
 
     Raises `ConfigError` for an environment that is not found.
     """
-    env, limits = config.env, config.scale.limits
+    env, limits = config.env, config.numbers
     if env.services != "auto":
         return env.services
     if env.processes or env.secrets or "env" in limits:

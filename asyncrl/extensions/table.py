@@ -3,8 +3,8 @@
     [[trainer_callbacks]]
     path = "trainer:exchanging"      what is loaded, relative to the folder
     place = 40                       the lower, the earlier it is called
-    asked = ["config.outer.url"]     keys that must all be true of what the seam asks with
-    absent = ["config.population"]   keys that must all be false
+    asked = ["config.x"]             keys that must all be true of what the seam asks with
+    absent = ["arguments.exploits"]  keys that must all be false
     when = { "config.x" = "y" }      keys that must all have these values
     unless = { "config.x" = 1 }      keys none of which may have these values
 
@@ -28,16 +28,23 @@ FOLDER = Path(__file__).parent
 FILE = "extension.toml"
 SEAMS = frozenset(
     {
+        "settings",
+        "task_plans",
+        "task_shares",
+        "checks",
+        "run_monitors",
         "conflicts",
         "trainer_callbacks",
         "engine_parts",
         "strategies",
+        "episode_ends",
         "lease_hooks",
         "ledger_hooks",
         "buffer_routes",
         "token_extras",
         "past_versions",
         "engine_hooks",
+        "engine_additions",
     }
 )
 """The tables that a file may have. CONTRIBUTING.md says what each is for, and by which protocol."""
@@ -52,7 +59,7 @@ class Row:
     path: str
     """The import path of what is loaded."""
     name: str = ""
-    """Its name there, the extension's where it has none of its own."""
+    """Its name there, the extension's where it has none of its own; the section's (settings)."""
     place: int = 50
     prepare: str = ""
     """The import path of what is called before any rank loads a model (trainer callbacks)."""

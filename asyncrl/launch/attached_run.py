@@ -24,10 +24,10 @@ from asyncrl.launch.machines.placement import placed, plan
 from asyncrl.launch.models.supervised import start_model
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles.roles import Roles
-from asyncrl.launch.tasks.plans import Plan
 from asyncrl.launch.train import TrainRun, print_status
 from asyncrl.run.folder import RunFolder, private_folder
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.tasks.plans import Plan
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 

@@ -12,9 +12,9 @@ from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.launch.roles.roles import PolicyRoles
-from asyncrl.launch.tasks.tasks import FEED_FACTOR, TaskPlan
 from asyncrl.run.folder import RunFolder, folder_of
 from asyncrl.services.buffer.client import BufferClient
+from asyncrl.tasks.tasks import FEED_FACTOR, TaskPlan
 from asyncrl.types import Task
 
 TICK_S = 0.25

@@ -45,10 +45,8 @@ from asyncrl.launch.reports.sinks import SinkProcesses
 from asyncrl.launch.roles.faulty_engines import FaultyEngines
 from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.launch.roles.roles import PolicyRoles, Roles
-from asyncrl.launch.roles.scaling import Scaler
+from asyncrl.launch.run_monitors import MonitorContext, run_monitors
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
-from asyncrl.launch.tasks.data_rows import has_rows, rows_of
-from asyncrl.launch.tasks.plans import Plan, plan_tasks
 from asyncrl.monitor.observe import RunObserver
 from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.progress import clear_line, elapsing, progress
@@ -57,6 +55,8 @@ from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
+from asyncrl.tasks.data_rows import has_rows, rows_of
+from asyncrl.tasks.plans import Plan, plan_tasks
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
 
 if TYPE_CHECKING:
@@ -365,9 +365,7 @@ class TrainRun:
             self.roles.credentials.bearer("rollout"), EngineTroubleReport(self.roles.name_of_engine)
         )
         full_trainers = self._full_trainers()
-        scaler: Scaler | None = None
-        if self.config.scale.limits:
-            scaler = Scaler(self.roles, client, self.folder.path, print_status)
+        monitors = run_monitors(MonitorContext(self.roles, client, self.folder.path, print_status))
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -387,8 +385,9 @@ class TrainRun:
                     await self._report_quarantines(client, stats, further, quarantines, faulty_engines)
                 checked = time.monotonic()
             if not done:
-                if scaler is not None and await scaler.tick(stats):
-                    described = float("-inf")
+                for monitor in monitors:
+                    if await monitor.tick(stats):
+                        described = float("-inf")
                 await tasks.feed(client)
                 for policy in self.policies.values():
                     await policy.tick()

@@ -18,6 +18,7 @@ from asyncrl.config import Config
 from asyncrl.data.token_extras.asked import asked_of
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
+from asyncrl.extensions.table import rows
 from asyncrl.generation import GenerateRequest, Generator
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.tracing import span
@@ -73,13 +74,20 @@ def episode_settings(config: Config, temperature: float, seed: int | None) -> Ep
 
 
 class EpisodeEnd(Protocol):
-    """Has the last word on an episode that did not fail, once its session is closed."""
+    """Has the last word on an episode that did not fail, once its session is closed. Serves many at once."""
 
     async def apply(
         self, played: Sequence[Trajectory], task: Task, messages: list[Message]
     ) -> tuple[Trajectory, ...]:
         """Return an episode's trajectories, the main agent's first; `messages` are that one's conversation."""
         ...
+
+    async def close(self) -> None: ...
+
+
+def episode_ends(config: Config) -> tuple[EpisodeEnd, ...]:
+    """Return what has the last word in a run, in order."""
+    return tuple(row.load()(config) for row in rows("episode_ends") if row.wanted(config))
 
 
 class ChatPlayer:
@@ -92,14 +100,14 @@ class ChatPlayer:
         renderer: ChatRenderer,
         parse: TurnParser,
         settings: EpisodeSettings,
-        end: EpisodeEnd | None = None,
+        ends: Sequence[EpisodeEnd] = (),
     ) -> None:
         self.generator = generator
         self.envs = envs
         self.renderer = renderer
         self.parse = parse
         self.settings = settings
-        self.end = end
+        self.ends = tuple(ends)
 
     async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """See `EpisodePlayer`."""
@@ -108,9 +116,11 @@ class ChatPlayer:
         given = request.prefix.info if request.prefix is not None else {}
         if given or request.info:
             first = replace(first, info={**first.info, **given, **request.info})
-        if self.end is None or first.failure is not None:
-            return first, *others
-        return await self.end.apply((first, *others), request.task, builder.conversation)
+        played = (first, *others)
+        for end in self.ends:
+            if played[0].failure is None:
+                played = await end.apply(played, request.task, builder.conversation)
+        return played
 
     async def _run(self, builder: TrajectoryBuilder, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""

@@ -17,7 +17,6 @@ from asyncrl.buffer.hooks.configured import hooks_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.tasks.tasks import FEED_FACTOR, TaskPlan
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.services.buffer.client import BufferClient
@@ -32,6 +31,7 @@ from asyncrl.simulation.player import SimulatedPlayer
 from asyncrl.simulation.trainer import SimulatedTrainer, Step
 from asyncrl.simulation.virtual_loop import run_virtually
 from asyncrl.simulation.workload import Workload
+from asyncrl.tasks.tasks import FEED_FACTOR, TaskPlan
 from asyncrl.types import Task
 
 FEED_EVERY_S = 0.25
@@ -130,7 +130,7 @@ class Cluster:
         self.config = config
         self.costs = costs
         self.buffer = SimulatedBuffer(
-            Ledger(":memory:", LedgerSettings.of(config), hooks=hooks_of(config, None))
+            Ledger(":memory:", LedgerSettings.of(config), hooks=hooks_of(config, planned=False))
         )
         self.engines = [SimulatedEngine(f"http://engine-{n}", costs.engine) for n in range(engines)]
         self.trainer = SimulatedTrainer(config, costs.trainer, self.buffer, self._publish, self._busy)

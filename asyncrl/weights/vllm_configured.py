@@ -44,7 +44,6 @@ CORE = (
     Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
     Row(path="asyncrl.weights.vllm_interruptions:Interruptions", asked=(KEEP_SAMPLED,), place=40),
     Row(path="asyncrl.weights.vllm_images:Images", place=80),
-    Row(path="asyncrl.weights.vllm_speculation:Speculation", place=81),
     Row(path="asyncrl.weights.vllm_commitments:Commitments", asked=(RECORD_STATES,), place=82),
     Row(path="asyncrl.weights.vllm_experts:RecordedExperts", asked=(RECORD_EXPERTS,), place=83),
 )

@@ -163,7 +163,7 @@ MODULES = (
     "asyncrl.weights.vllm_receiver",
     "asyncrl.weights.vllm_routes",
     "asyncrl.extensions.sleep.vllm_sleep",
-    "asyncrl.weights.vllm_speculation",
+    "asyncrl.extensions.speculation.vllm_speculation",
 )
 """What the roles import of asyncrl, with all that these import."""
 BACKLOG = 64

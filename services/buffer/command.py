@@ -17,7 +17,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.buffer.hooks.configured import hooks_of
     from asyncrl.buffer.ledger import LedgerSettings
-    from asyncrl.conflicts.curriculum import check_curriculum
     from asyncrl.credentials import own_credentials
     from asyncrl.run.model_folder import vocab_size
     from asyncrl.services.buffer.service import serve_buffer
@@ -25,7 +24,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
 
     ledger = args.folder / "ledger.sqlite" if args.folder else Path("ledger.sqlite")
     settings = LedgerSettings.of(config, vocab_size(args.model) if args.model else 0)
-    hooks = hooks_of(config, check_curriculum(config))
+    hooks = hooks_of(config)
     where = args.replica or config.buffer.replica
     follower = follower_of(where, ledger, own_credentials().bearer("buffer")) if where else None
     served: dict[str, Any] = {"hooks": hooks, "follower": follower, **address._asdict()}

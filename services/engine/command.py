@@ -23,6 +23,7 @@ OPTIONS = (
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.run.model_folder import context_length
+    from asyncrl.services.engine.additions import additions
     from asyncrl.services.engine.machines import MachineShare
     from asyncrl.services.engine.service import EngineOptions, serve_engine
 
@@ -58,13 +59,12 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         record_states=config.train.commitments,
         # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.
         keep_sampled=config.train.old_policy == "interrupt" and bool(args.weights_dir),
-        speculative=engine.speculative,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.
         lora=config.lora if config.lora.rank and args.weights_dir else None,
         policies=config.co_served_policies if args.weights_dir else {},
-        members=config.most_members if args.weights_dir else 0,
+        additions=additions(config, bool(args.weights_dir)),
         host=address.host,
         advertise=address.advertise,
     )

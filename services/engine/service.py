@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from asyncrl.config_sections import LoraConfig, SpeculativeConfig
+from asyncrl.config_sections import LoraConfig
 from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
@@ -33,6 +33,7 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
+from asyncrl.services.engine.additions import Addition
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
     MachineShare,
@@ -41,7 +42,6 @@ from asyncrl.services.engine.machines import (
     network_variables,
 )
 from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
-from asyncrl.services.engine.speculation import logprobs_mode, speculation_arguments
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
@@ -98,7 +98,6 @@ class EngineOptions:
     """Whether it commits to the hidden states of sampled tokens (`train.commitments`)."""
     keep_sampled: bool = False
     """Whether it keeps the sequences that each version samples (`train.old_policy` is "interrupt")."""
-    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -106,8 +105,8 @@ class EngineOptions:
     """If given, the published weights are adapters."""
     policies: Mapping[str, LoraConfig] = field(default_factory=dict)
     """Further policies whose adapters it serves, at `/policies/NAME`; only with `lora`."""
-    members: int = 0
-    """Most past versions of the policy that it serves beside the newest ones; only with `lora`."""
+    additions: Sequence[Addition] = ()
+    """What extensions add."""
     host: str = LOOPBACK
     """Where it listens."""
     advertise: str = ""
@@ -128,7 +127,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     """Return the vLLM server's command line.
 
     `--logprobs-mode` reports the log-probabilities of the distribution that was sampled from, which is the behavior
-    policy. Raises `ConfigError` where the way of speculating is not installed.
+    policy.
     """
     module = "asyncrl.weights.vllm_follower" if options.machine.follows else "asyncrl.weights.vllm_api_server"
     command = [
@@ -141,8 +140,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})),
         *("--worker-extension-cls", "asyncrl.weights.vllm_receiver.WeightReceiver"),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
-        *("--logprobs-mode", logprobs_mode(options.speculative), "--generation-config", "vllm"),
-        *speculation_arguments(options.speculative),
+        *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *machine_arguments(options.machine),
         *numerics_arguments(options),
         *kv_offload_arguments(options.kv_offload_gib),
@@ -152,7 +150,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     if is_vision_model(options.model):
         command += image_arguments()
     if adapters := options.adapters:
-        slots = ADAPTER_VERSIONS * len(adapters) + options.members
+        slots = ADAPTER_VERSIONS * len(adapters) + sum(one.adapters for one in options.additions)
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
         command += ["--max-loras", str(slots)]
         # The newest version of each policy stays loaded with those in use, and briefly the one before it.
@@ -162,6 +160,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     if options.record_experts:
         command += ["--enable-return-routed-experts"]
     command += device_arguments(options)
+    command += [argument for one in options.additions for argument in one.arguments]
     if not on_cpu() and options.sleep:
         # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
         command += ["--enable-sleep-mode"]
@@ -242,6 +241,8 @@ def build_env(
         env.update({RECORD_STATES: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"})
     if options.keep_sampled:
         env[KEEP_SAMPLED] = "1"
+    for one in options.additions:
+        env.update(one.variables)
     if sockets:
         # vLLM leaves behind sockets and the file by which its ranks find each other. Compiled code of torch is kept.
         env.setdefault("TORCHINDUCTOR_CACHE_DIR", compile_cache())

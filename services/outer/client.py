@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from asyncrl.config import OuterConfig
 from asyncrl.data.codec import pack
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.services.http.client import HttpClient
 from asyncrl.services.outer.messages import PART_BYTES
-from asyncrl.services.outer.protocol import Fetched, Joined, Sent
+from asyncrl.services.outer.protocol import Fetched, Joined, Member, Sent
 from asyncrl.services.outer.tensors import Shapes
 
 T = TypeVar("T")
@@ -29,8 +28,8 @@ TRIES = 3
 class OuterClient:
     """Implements `OuterService` for the run `run`, which people call `name`. For any thread; calls may overlap."""
 
-    def __init__(self, config: OuterConfig, token: str, run: str, name: str) -> None:
-        self.config = config
+    def __init__(self, member: Member, token: str, run: str, name: str) -> None:
+        self.member = member
         self.run, self.name = run, name
         self.sent_bytes = self.received_bytes = 0
         """The bytes that were sent of bodies."""
@@ -38,11 +37,11 @@ class OuterClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="outer-client", daemon=True)
         self._thread.start()
         self._token = token
-        self._http = HttpClient(config.url, token, RETRY_S)
+        self._http = HttpClient(member.url, token, RETRY_S)
 
     def join(self, fragments: Sequence[Shapes], retry_s: float) -> Joined:
         """See `OuterService`. retry_s: how long the call is repeated while nobody answers."""
-        config = self.config
+        config = self.member
         terms = {
             "members": config.members,
             "every": config.every,
@@ -129,4 +128,4 @@ class OuterClient:
                 continue
             if xxhash.xxh3_128_hexdigest(bytes(body)) == found["checksum"]:
                 return Fetched(found["round"], found["kind"], bytes(body), found["members"])
-        raise UnavailableError(f"{self.config.url}: fragment {fragment} did not come whole {TRIES} times")
+        raise UnavailableError(f"{self.member.url}: fragment {fragment} did not come whole {TRIES} times")

@@ -9,6 +9,29 @@ from typing import NamedTuple, Protocol
 from asyncrl.services.outer.tensors import Shapes
 
 
+class Member(Protocol):
+    """Who a member is, and what all of them must agree on: the section `outer` of its run, which says what each is."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def member(self) -> int: ...
+    @property
+    def members(self) -> int: ...
+    @property
+    def every(self) -> int: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def wait_timeout_s(self) -> float: ...
+
+
 class Joined(NamedTuple):
     start: bool
     """Whether this member is to send its weights to begin with."""

@@ -30,9 +30,8 @@ from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
-from asyncrl.rollout.episode import ChatPlayer, episode_settings
+from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
-from asyncrl.rollout.judge import Judging
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.policies import MultiPolicyGenerator
@@ -47,7 +46,6 @@ from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient, LocalEnvs
 from asyncrl.services.http.app import Background, create_app, serve
 from asyncrl.services.rollout.agents import AGENT, Agents, RoutedEngines
-from asyncrl.services.rollout.judge_client import JudgeClient
 from asyncrl.together import to_their_ends, together
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.types import Lease, Task
@@ -57,8 +55,6 @@ MAX_TASKS_PER_CALL = 4096
 MEMBERS_EVERY_S = 3.0
 RESTART_LOOK_S = 0.5
 """How often a worker checks whether its groups must start over."""
-JUDGE_KEY = "ASYNCRL_JUDGE_KEY"
-"""Environment variable with the bearer key of `judge.url`."""
 _COUNTERS = (
     "groups",
     "turns",
@@ -132,8 +128,7 @@ class RolloutService:
         self.policies = self._policies(policies or {})
         for further, where in (policies or {}).items():
             self._addresses[further] = (Addresses("engine", where.engines), Addresses("env", ()))
-        self.judge = JudgeClient(config.judge, os.environ.get(JUDGE_KEY, "")) if config.judge.url else None
-        self.judging = Judging(self.judge, config.judge.mode, config.judge.weight) if self.judge else None
+        self.ends = episode_ends(config)
         self.agents: Agents | None = None
         if config.env.name == AGENT:
             routed = RoutedEngines(self.router, self.engines)
@@ -201,7 +196,7 @@ class RolloutService:
         if self.agents is not None:
             return self.agents.player(temperature, seed)
         settings = episode_settings(self.config, temperature, seed)
-        return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.judging)
+        return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.ends)
 
     def _training_runner(self, seed: int | None) -> GroupRunner:
         """Return the runner of leased groups, with the recipe's strategies."""
@@ -290,8 +285,8 @@ class RolloutService:
             await policy.router.close()
             if policy.buffer is not None:
                 await policy.buffer.close()
-        if self.judge is not None:
-            await self.judge.close()
+        for end in self.ends:
+            await end.close()
         if self.buffer is not None:
             await self.buffer.close()
 

@@ -93,7 +93,14 @@ class Words:
 
 def make_player(renderer, judging=None, **options):
     settings = EpisodeSettings(Limits(0, 16, 200), check_history=True)
-    return ChatPlayer(Words(renderer, **options), LocalEnvs(), renderer, parse_hermes, settings, judging)
+    return ChatPlayer(
+        Words(renderer, **options),
+        LocalEnvs(),
+        renderer,
+        parse_hermes,
+        settings,
+        [judging] if judging else [],
+    )
 
 
 def test_the_sides_of_a_game_are_the_main_agent_and_all_further_ones(renderer):

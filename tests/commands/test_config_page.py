@@ -11,13 +11,14 @@ from asyncrl.cli import main
 from asyncrl.commands.config_page import ALGO, ALGO_EVERYDAY, SELDOM_HEAD, markdown
 from asyncrl.config import Config
 from asyncrl.config_sections import PolicyConfig
+from asyncrl.extensions.settings import composed
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def sections():
     yield "policies.NAME", PolicyConfig
-    for key, field in Config.model_fields.items():
+    for key, field in composed(Config).model_fields.items():
         if is_table(field):
             yield key, field.annotation
 

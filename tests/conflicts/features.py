@@ -10,6 +10,7 @@ from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.conflicts.protocol import Asked
 from asyncrl.conflicts.registry import FEATURES
+from asyncrl.extensions.settings import composed
 
 PLAIN: dict[str, Any] = {"model.path": "m", "env.name": "gridworld", "algo": {"preset": "grpo"}}
 STALENESS = {"preset": "grpo", "staleness_control": {"enabled": True}}
@@ -125,7 +126,7 @@ def with_features(*names: str) -> Unchecked:
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
-    return Unchecked.model_validate(data)
+    return composed(Unchecked).model_validate(data)
 
 
 @functools.cache

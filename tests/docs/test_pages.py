@@ -274,12 +274,13 @@ def test_scripts_named_in_the_text_exist_and_take_the_options_shown(page, tmp_pa
 @pytest.mark.parametrize("page", pages())
 def test_settings_named_in_the_text_exist(page):
     from asyncrl.config import Config
+    from asyncrl.extensions.settings import composed
 
     for span in spans(page):
         match = re.match(r"([a-z_]+)\.([a-z_]+)(?![\w./(])", span)
         if match is None or match[1] not in SECTIONS or span.endswith((".py", ".json", ".toml", ".jsonl")):
             continue
-        section = Config.model_fields[match[1]].annotation
+        section = composed(Config).model_fields[match[1]].annotation
         assert section is not None and match[2] in section.model_fields, span
 
 

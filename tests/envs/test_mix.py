@@ -15,7 +15,7 @@ from asyncrl.env.registry import load_env
 from asyncrl.envs.mix.env import Mix, read_parts
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.extensions.hints.strategy import hint
-from asyncrl.launch.tasks.plans import plan_tasks
+from asyncrl.tasks.plans import plan_tasks
 from asyncrl.types import Task
 from tests.scripts import load_script
 

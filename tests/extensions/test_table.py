@@ -22,6 +22,10 @@ SLEEP = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}, "bu
 PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": {"preset": "grpo"}})
 
 
+OF_THE_RECIPE = ("task_plans", "task_shares", "checks", "engine_additions", "episode_ends", "run_monitors")
+"""Seams that ask with the recipe itself."""
+
+
 def asked_with(config):
     """Return what each seam asks with."""
     settings = resolve_settings(config.algo)
@@ -32,7 +36,11 @@ def asked_with(config):
         "trainer_callbacks": run,
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
-        "lease_hooks": LeaseContext(config, None),
+        "lease_hooks": LeaseContext(config),
+        **dict.fromkeys(
+            ("task_plans", "task_shares", "checks", "engine_additions", "episode_ends", "run_monitors"),
+            config,
+        ),
         "ledger_hooks": LedgerSettings.of(config, 0),
     }
 
@@ -78,6 +86,14 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"rollout": {"hinted": 1}}, "strategies", "hints"),
         ({"rollout": {"branches": 2}}, "strategies", "branches"),
         ({"curriculum": {"name": "xrpo"}}, "strategies", "curriculum"),
+        ({"curriculum": {"name": "uniform"}}, "lease_hooks", "curriculum"),
+        ({"curriculum": {"name": "uniform"}}, "task_plans", "curriculum"),
+        ({"curriculum": {"name": "uniform"}}, "checks", "curriculum"),
+        ({"outer": {"url": "http://o", "members": 2}}, "task_shares", "outer"),
+        ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "engine_additions", "league"),
+        ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
+        ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),
+        ({"engine": {"speculative": {"method": "ngram"}}}, "engine_additions", "speculation"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.config_sections import ScaleConfig
 from asyncrl.endpoint import advertised_host
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.autoscale.settings import ScaleConfig
 from asyncrl.launch.machines.ray_nodes import RayNodes, bundles, head_gpus
 from asyncrl.tls import make_certificates
 from tests.packages import needs

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from asyncrl.config import Config
+from asyncrl.extensions.settings import composed
 from asyncrl.monitor import diagnosis
 from asyncrl.monitor.diagnosis import RULES, Observed, diagnose
 from asyncrl.monitor.observe import RunObserver
@@ -159,7 +160,7 @@ def test_advice_names_settings_that_there_are():
     named = set(re.findall(r"\b([a-z]+)\.([a-z_]+)", said)) - {("e", "g")}
     assert len(named) > 15
     for section, key in named:
-        model = Config.model_fields[section].annotation
+        model = composed(Config).model_fields[section].annotation
         assert section == "algo" or key in model.model_fields, f"{section}.{key}"
 
 

@@ -82,7 +82,9 @@ class Cut(Endless):
 def make_player(renderer, generator, envs=None, judging=None, **limits):
     bounds = Limits(**{"max_turns": 0, "max_tokens_per_turn": 16, "max_tokens": 200, **limits})
     settings = EpisodeSettings(bounds, seed=7, check_history=True)
-    return ChatPlayer(generator, envs or LocalEnvs(), renderer, parse_hermes, settings, judging)
+    return ChatPlayer(
+        generator, envs or LocalEnvs(), renderer, parse_hermes, settings, [judging] if judging else []
+    )
 
 
 def play(player, env="Endless"):

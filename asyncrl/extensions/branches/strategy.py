@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from asyncrl.algo.curation.forks import Fork, least_certain
+from asyncrl.extensions.branches.settings import BranchesConfig
 from asyncrl.rollout.group import Episode, Play
 from asyncrl.rollout.player import EpisodeRequest, GivenPrefix, attempt_id
 from asyncrl.rollout.strategies.parts import WorkerParts
@@ -55,5 +56,5 @@ def prefix_of(request: EpisodeRequest, parent: Trajectory, fork: Fork) -> GivenP
 
 def configured(parts: WorkerParts) -> Branches | None:
     """Return the branches of a run (`rollout.branches`); None where it has none, and where an agent plays."""
-    count = parts.config.rollout.branches
+    count = parts.config.section(BranchesConfig).branches
     return Branches(count) if count and not parts.agent else None

@@ -32,6 +32,8 @@ from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_task, pack, unpack
 from asyncrl.data.lease_extras import examples_extra
 from asyncrl.errors import ConflictError
+from asyncrl.extensions.curriculum.conflicts import check_curriculum
+from asyncrl.extensions.table import value_at
 from asyncrl.types import Group, Task, Trajectory
 
 TABLES = (
@@ -308,10 +310,13 @@ class Proposals(LeaseHook):
 
 def proposing(context: LeaseContext) -> HookFactory:
     """Return what makes the hook of a run with a curriculum."""
-    train = context.config.train
-    assert context.curriculum is not None
-    complete_age = train.replay_max_age if train.complete_groups else 0
-    return partial(Proposals, make=context.curriculum, complete_age=complete_age)
+    config = context.config
+    make = check_curriculum(config)
+    assert make is not None
+    complete_age = (
+        value_at(config, "train.replay_max_age") if value_at(config, "train.complete_groups") else 0
+    )
+    return partial(Proposals, make=make, complete_age=complete_age)
 
 
 def add_pool(ledger: Ledger, tasks: Sequence[Task], total: int = 0) -> int:

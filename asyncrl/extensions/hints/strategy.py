@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from asyncrl.errors import ConfigError, EnvironmentFailure, EpisodeError, InputError
+from asyncrl.extensions.hints.settings import HintsConfig
 from asyncrl.rollout.group import Episode, Play
 from asyncrl.rollout.player import EpisodeRequest, GivenPrefix, failed_episode
 from asyncrl.rollout.strategies.parts import WorkerParts
@@ -69,5 +70,5 @@ def hint(task: Task, most: int | None, encode: Callable[[Message], np.ndarray]) 
 
 def configured(parts: WorkerParts) -> Hints | None:
     """Return the hints of a run (`rollout.hinted`); None where it has none, and where an agent plays."""
-    count = parts.config.rollout.hinted
+    count = parts.config.section(HintsConfig).hinted
     return Hints(count, parts.encode) if count and not parts.agent else None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
+from asyncrl.extensions.league.settings import OpponentsConfig
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps past versions from playing one side of the episodes."""
-    chosen = recipe.opponents.choose
+    chosen = recipe.section(OpponentsConfig).choose
     if chosen == "off":
         return
     if not recipe.lora.rank:
@@ -30,13 +32,21 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "outer.url",
-            bool(recipe.outer.url),
+            bool(value_at(recipe, "outer.url")),
             "the runs would deal each other's policies different opponents",
         ),
         ("env.name='agent'", recipe.env.name == "agent", "an agent behind the gateway plays alone"),
-        ("rollout.branches", recipe.rollout.branches > 0, "branches follow the main agent's conversation"),
-        ("rollout.hinted", recipe.rollout.hinted > 0, "hints are for the main agent"),
-        ("judge.url", bool(recipe.judge.url), "a judge gives all agents of an episode its score"),
+        (
+            "rollout.branches",
+            value_at(recipe, "rollout.branches") > 0,
+            "branches follow the main agent's conversation",
+        ),
+        ("rollout.hinted", value_at(recipe, "rollout.hinted") > 0, "hints are for the main agent"),
+        (
+            "judge.url",
+            bool(value_at(recipe, "judge.url")),
+            "a judge gives all agents of an episode its score",
+        ),
     ):
         if wrong:
             yield f"{key} must be left out with opponents.choose={chosen!r}: {why}"
@@ -44,10 +54,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield an objective with a baseline of one player."""
-    if "greedy" in asked.words and recipe.opponents.choose != "off":
+    if "greedy" in asked.words and recipe.section(OpponentsConfig).choose != "off":
         yield (
             "opponents.choose: must be 'off' for an objective with a greedy baseline, which would be the main agent's "
-            f"whoever plays it; got {recipe.opponents.choose!r}"
+            f"whoever plays it; got {recipe.section(OpponentsConfig).choose!r}"
         )
 
 

@@ -23,6 +23,7 @@ from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.lease_extras import opponent_extra
 from asyncrl.errors import InputError
+from asyncrl.extensions.league.members import population
 from asyncrl.types import Group, Opponent, Status, Trajectory
 
 TABLES = (
@@ -160,9 +161,9 @@ class Opponents(LeaseHook):
 
 def dealing(context: LeaseContext) -> HookFactory:
     """Return what makes the hook of a run with a population."""
-    population = context.config.population
-    assert population is not None
-    return partial(Opponents, population=population)
+    found = population(context.config)
+    assert found is not None
+    return partial(Opponents, population=found)
 
 
 def join_opponents(ledger: Ledger, versions: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from asyncrl.algo.curation.opponents import Population
+from asyncrl.extensions.league.members import population
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import TrainerCallback
 
@@ -18,6 +19,6 @@ class Opponents(TrainerCallback):
 
 def opponents(context: CallbackContext) -> Opponents:
     """Return the callback of a run with `opponents.choose`."""
-    population = context.config.population
-    assert population is not None
-    return Opponents(population, context.config.buffer.max_staleness)
+    found = population(context.config)
+    assert found is not None
+    return Opponents(found, context.config.buffer.max_staleness)

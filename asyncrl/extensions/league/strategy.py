@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from asyncrl.data.lease_extras import opponent_of
+from asyncrl.extensions.league.members import minimax
 from asyncrl.extensions.league.next_states import note_next_states
 from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.rollout.group import Episode, Play
@@ -134,9 +135,7 @@ def _agent(trajectory: Trajectory) -> str:
     return str(trajectory.info.get("agent", ""))
 
 
-def configured(parts: WorkerParts) -> Opponents | None:
-    """Return what plays opponents in a run with a population; None without one."""
-    if parts.config.population is None:
-        return None
+def configured(parts: WorkerParts) -> Opponents:
+    """Return what plays opponents in a run with a population."""
     exploiter = next(iter(parts.policies), None)
-    return Opponents(parts.engines, exploiter, parts.renew_every_s, parts.config.minimax)
+    return Opponents(parts.engines, exploiter, parts.renew_every_s, minimax(parts.config))

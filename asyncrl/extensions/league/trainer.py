@@ -9,6 +9,7 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config import Config, load_config, parse_config
 from asyncrl.extensions.league.exploiter import Exploiter, Exploiting
 from asyncrl.extensions.league.minimax import Minimax, MinimaxReward, load_minimax
+from asyncrl.extensions.league.settings import OpponentsConfig
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.buffer.hook_client import join_opponents
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
@@ -18,7 +19,7 @@ from asyncrl.train.loop.callback_context import CallbackContext
 def exploiting(context: CallbackContext) -> Exploiting:
     """Return the callback of an exploiter."""
     config, given = context.config, context.arguments
-    exploiter = Exploiter(given.exploits, config.opponents.size)
+    exploiter = Exploiter(given.exploits, config.section(OpponentsConfig).size)
     if not context.first:
         return Exploiting(exploiter, lambda _: None, False)
     bearer = given.credentials.bearer("buffer")

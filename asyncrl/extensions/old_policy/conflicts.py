@@ -29,7 +29,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ("lora.rank", recipe.lora.rank > 0, "0", "requests go on under the adapter they began with"),
         (
             "scale.engine",
-            "engine" in recipe.scale.limits,
+            "engine" in recipe.numbers,
             "left out",
             "an engine that leaves takes along what it has sampled",
         ),

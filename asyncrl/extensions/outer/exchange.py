@@ -39,6 +39,7 @@ from asyncrl.algo.outer.mix import carried_over, mixed
 from asyncrl.algo.outer.schedule import due_fragments
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError, ConflictError, DeadlineError, InputError, StopError, UnavailableError
+from asyncrl.extensions.outer.settings import OuterConfig
 from asyncrl.services.outer.protocol import OuterService
 from asyncrl.services.outer.tensors import WHOLE_BITS, decode, encode
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
@@ -118,7 +119,7 @@ class OuterExchange:
     """Implements `Exchange`. `service` is rank 0's."""
 
     def __init__(self, config: Config, service: OuterService | None) -> None:
-        self.settings = config.outer
+        self.settings = config.section(OuterConfig)
         self.num_steps = config.train.num_steps
         self.start_timeout_s = config.run.start_timeout_s
         self.service = service

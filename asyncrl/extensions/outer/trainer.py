@@ -8,6 +8,7 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.credentials import Credentials
 from asyncrl.extensions.outer.exchange import Outer, OuterExchange
+from asyncrl.extensions.outer.settings import OuterConfig
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.outer.client import OuterClient
 from asyncrl.train.loop.callback_context import CallbackContext
@@ -30,6 +31,7 @@ def open_exchange(config: Config, folder: Path, credentials: Credentials, first:
     if known is None:
         known = {"run": uuid.uuid4().hex}
         write_json(folder / OUTER_RUN, known)
+    settings = config.section(OuterConfig)
     return OuterExchange(
-        config, OuterClient(config.outer, credentials.bearer("outer"), known["run"], folder.name)
+        config, OuterClient(settings, credentials.bearer("outer"), known["run"], folder.name)
     )

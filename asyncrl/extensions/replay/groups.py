@@ -15,6 +15,7 @@ import torch
 from asyncrl.algo.curation.replay import Played, drawn, remembered
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.extensions.replay.pool import PoolCallback
+from asyncrl.extensions.replay.settings import ReplayConfig
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import StepGroups
 from asyncrl.train.step.step_batch import FurtherGroups
@@ -74,5 +75,5 @@ class Replay(PoolCallback[ReplayPool]):
 
 def replay(context: CallbackContext) -> Replay | None:
     """Return the callback, on the first rank."""
-    train, seed = context.config.train, context.config.run.seed
-    return Replay(ReplayPool(train.replay_groups, train.replay_max_age, seed)) if context.first else None
+    given, seed = context.config.section(ReplayConfig), context.config.run.seed
+    return Replay(ReplayPool(given.replay_groups, given.replay_max_age, seed)) if context.first else None

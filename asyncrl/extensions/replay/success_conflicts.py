@@ -6,18 +6,23 @@ from collections.abc import Iterator
 
 from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, older_groups
+from asyncrl.extensions.replay.settings import ReplayConfig
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps groups from being completed by earlier successes."""
-    if not recipe.train.complete_groups:
+    if not recipe.section(ReplayConfig).complete_groups:
         return
     for wrong, why in (
         (
             recipe.train.schedule == "periodic",
             "train.schedule='periodic', which trains on groups as they arrive",
         ),
-        (recipe.curriculum.name == FILE_ORDER, f"curriculum.name={FILE_ORDER!r}, which plays each task once"),
+        (
+            value_at(recipe, "curriculum.name") == FILE_ORDER,
+            f"curriculum.name={FILE_ORDER!r}, which plays each task once",
+        ),
     ):
         if wrong:
             yield f"train.complete_groups must be false with {why}"
@@ -25,7 +30,9 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield an objective to which a version long ago means nothing."""
-    yield from older_groups(asked, "train.complete_groups", recipe.train.complete_groups, "false")
+    yield from older_groups(
+        asked, "train.complete_groups", recipe.section(ReplayConfig).complete_groups, "false"
+    )
 
 
 CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)

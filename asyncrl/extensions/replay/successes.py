@@ -15,6 +15,7 @@ import torch
 from asyncrl.algo.curation.success_pool import as_played, best_success, completed, lacks_success, problem
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.extensions.replay.pool import PoolCallback
+from asyncrl.extensions.replay.settings import ReplayConfig
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import StepGroups
 from asyncrl.types import Group
@@ -75,4 +76,8 @@ class Completion(PoolCallback[SuccessPool]):
 
 def completion(context: CallbackContext) -> Completion | None:
     """Return the callback, on the first rank."""
-    return Completion(SuccessPool(context.config.train.replay_max_age)) if context.first else None
+    return (
+        Completion(SuccessPool(context.config.section(ReplayConfig).replay_max_age))
+        if context.first
+        else None
+    )

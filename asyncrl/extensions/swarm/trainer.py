@@ -14,6 +14,7 @@ from asyncrl.config import Config
 from asyncrl.credentials import Credentials, read_credentials
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.extensions.swarm.pool import RECORD, Quota, Swarm, SwarmPool
+from asyncrl.extensions.swarm.settings import SwarmConfig
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.swarm.client import SwarmClient
 from asyncrl.train.loop.callback_context import CallbackContext
@@ -38,7 +39,7 @@ def open_swarm(config: Config, folder: Path, model: str, credentials: Credential
 
     Raises `ConfigError` for a token file that cannot be read, and for a token that the service does not know.
     """
-    given = config.swarm
+    given = config.section(SwarmConfig)
     if not given.url:
         return None
     known = read_json(folder / RUN_FILE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -38,7 +39,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "outer.url",
-            bool(recipe.outer.url),
+            bool(value_at(recipe, "outer.url")),
             "left out",
             "trainers exchange whole weights of their optimizers",
         ),

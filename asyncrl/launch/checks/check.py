@@ -19,7 +19,6 @@ from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
 from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
 from asyncrl.conflicts.between import check_policy_objectives
-from asyncrl.conflicts.curriculum import check_curriculum
 from asyncrl.env.config_check import (
     check_environment,
     check_place,
@@ -30,6 +29,7 @@ from asyncrl.env.config_check import (
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError
+from asyncrl.extensions.table import rows
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
@@ -37,16 +37,15 @@ from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.machines.spread import check_machines, check_one_machine
 from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
-from asyncrl.launch.tasks.data_rows import has_rows
-from asyncrl.launch.tasks.task_pool import pool_of
-from asyncrl.launch.tasks.tasks import tasks_of
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
+from asyncrl.services.engine.additions import additions
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
-from asyncrl.services.engine.speculation import check_speculation
+from asyncrl.tasks.data_rows import has_rows
+from asyncrl.tasks.tasks import tasks_of
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
 from asyncrl.weights.transports.nixl.agent import check_nixl
@@ -71,7 +70,6 @@ def check_recipe(config: Config) -> None:
     check_policy_objectives(config)
     check_formats(config.model.tool_format, config.model.reasoning_format)
     check_settings(config.env.name, config.env.config)
-    check_curriculum(config)
     check_carrier(config.engine.weight_transfer)
     for name in config.env.limits:
         if name not in ENVS and ":" not in name:
@@ -124,14 +122,14 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     else:
         check_machines(config)
     tools = check_tasks(config)
-    check_pool(config)
+    check_extensions(config, alone)
     described = check_model("model.path", config.model.path, config)
     _check_whole(described, "model.path", config.model.path)
     check_group_size(config, described)
     if config.sft.data:
         check_supervised(config)
     notes = check_turn_format(config, tools)
-    check_speculation(config.engine.speculative)
+    additions(config, publishes=True)
     check_numerics(config.engine)
     check_same_reductions(config)
     check_kv_offload(config.engine.kv_offload_gib)
@@ -215,7 +213,11 @@ def check_rewards(config: Config) -> None:
     spec = resolved(config.data).reward
     if spec:
         load_reward(spec)
-    if config.env.name == DATASET and not spec and not config.judge.url:
+    if (
+        config.env.name == DATASET
+        and not spec
+        and not any(row.wanted(config) for row in rows("episode_ends"))
+    ):
         raise ConfigError(
             "data.reward: missing; name one (docs/rewards.md), such as math, exact, choice, or my.py:f, or give a "
             "judge.url"
@@ -226,14 +228,14 @@ def check_rewards(config: Config) -> None:
         )
 
 
-def check_pool(config: Config) -> None:
-    """Check that the run's curriculum, if it has one, can choose among its tasks.
+def check_extensions(config: Config, alone: bool = True) -> None:
+    """Check what extensions ask of the run's tasks, and of this machine. alone: see `check_run`.
 
     Raises `ConfigError` and `InputError`.
     """
-    make = check_curriculum(config)
-    if make is not None:
-        make(pool_of(config))
+    for row in rows("checks"):
+        if row.wanted(config):
+            row.load()(config, alone)
 
 
 def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpoint") -> list[str]:
@@ -248,7 +250,7 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
         check_rewards(config)
     task = _first_task(config, split)
     check_model(key, config.model.path, config)
-    check_speculation(config.engine.speculative)
+    additions(config, publishes=True)
     check_numerics(config.engine)
     check_kv_offload(config.engine.kv_offload_gib)
     if env.name in ELSEWHERE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncrl.config import Config
+from asyncrl.extensions.table import value_at
 
 
 def untried(config: Config) -> list[str]:
@@ -12,7 +13,7 @@ def untried(config: Config) -> list[str]:
         "lora.rank with engine.pipeline_parallel": config.lora.rank > 0 and stages,
         "engine.kv_offload_gib with engine.pipeline_parallel": config.engine.kv_offload_gib > 0 and stages,
         "engine.speculative.method with engine.pipeline_parallel": (
-            config.engine.speculative.method != "off" and stages
+            value_at(config, "engine.speculative.method") != "off" and stages
         ),
         "policies with train.tensor_parallel": policies and config.train.tensor_parallel > 1,
         "policies with train.old_policy='interrupt'": policies and config.train.old_policy == "interrupt",

@@ -21,10 +21,10 @@ from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.machines.placement import env_names
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.reports.engine_troubles import EngineTroubleReport, EngineTroubles
-from asyncrl.launch.tasks.tasks import tasks_of
 from asyncrl.progress import Progress, elapsing
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
+from asyncrl.tasks.tasks import tasks_of
 from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import FailureClass, Group, Task

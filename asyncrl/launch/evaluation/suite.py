@@ -35,9 +35,9 @@ from asyncrl.launch.processes.health_probes import EngineProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.run.model_folder import context_length, fingerprint
+from asyncrl.services.engine.additions import additions
 from asyncrl.services.engine.kv_offload import check_kv_offload
 from asyncrl.services.engine.numerics import check_numerics
-from asyncrl.services.engine.speculation import check_speculation
 from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import Task
@@ -103,7 +103,7 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)
         check_turn_format(config, offers_tools)
-        check_speculation(config.engine.speculative)
+        additions(config, publishes=True)
         check_numerics(config.engine)
         check_kv_offload(config.engine.kv_offload_gib)
 

@@ -162,10 +162,10 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
         gpus, trainers, engines, evaluation, tuple(section.servers), tuple(section.old_policy),
         _by_turns(config, bool(shared)),
     )  # fmt: skip
-    if "engine" in config.scale.limits and (shared or placement.engines_in_turn or placement.sleep):
+    if "engine" in config.numbers and (shared or placement.engines_in_turn or placement.sleep):
         raise ConfigError(
-            f"scale.engine = {config.scale.engine}: an engine that starts while others use its GPU finds no memory; "
-            f"have a GPU for each that there may be ({_there_are(len(gpus))}), or leave it out"
+            f"scale.engine = {list(config.numbers['engine'])}: an engine that starts while others use its GPU finds no "
+            f"memory; have a GPU for each that there may be ({_there_are(len(gpus))}), or leave it out"
         )
     if placement.sleep and set(chain.from_iterable(trainers.values())) & set(evaluation):
         raise ConfigError(
@@ -319,7 +319,7 @@ def setting_of(policy: str, key: str) -> str:
 
 def _engine_key(policy: str, config: Config) -> str:
     """Return the key that says for how many engines GPUs are set aside."""
-    return "scale.engine[1]" if "engine" in config.scale.limits else setting_of(policy, "engine.count")
+    return "scale.engine[1]" if "engine" in config.numbers else setting_of(policy, "engine.count")
 
 
 def prefixed(policy: str, name: str) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
-from asyncrl.launch.tasks.data_rows import has_rows, rows_of
 from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
+from asyncrl.tasks.data_rows import has_rows, rows_of
 
 STDERR = 2
 OF_THE_TINY_MODEL = (

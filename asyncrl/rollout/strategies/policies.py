@@ -213,6 +213,6 @@ def configured(parts: WorkerParts) -> FurtherPolicies | None:
         return None
     if parts.agent:
         raise ConfigError("policies: must be left out where an agent plays the episodes")
-    if parts.config.population is not None:
+    if parts.config.exploiter:
         return None  # `opponents` then plays the exploiter.
     return FurtherPolicies(parts.engines, parts.policies, parts.renew_every_s)

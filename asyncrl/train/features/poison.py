@@ -65,6 +65,7 @@ class PoisonFolder(TrainerCallback):
         tensors["groups"] = torch.frombuffer(bytearray(bodies), dtype=torch.uint8)
         about = {
             "version": version,
+            "max_age": _max_age(batch),
             "model": self.model,
             "config": self.config.model_dump(mode="json"),
             "wrong": dict(wrong),
@@ -81,6 +82,11 @@ class PoisonFolder(TrainerCallback):
             log.error("poisoned groups of step %d are not kept: %s", version, error)
             return None
         return path
+
+
+def _max_age(batch: StepBatch) -> int:
+    """Return how many versions the oldest sampled token of a batch is behind its step."""
+    return max(batch.step - int(row.versions[row.loss_mask].min()) for row in batch.trajectories)
 
 
 def poison_folder(context: CallbackContext) -> PoisonFolder:

@@ -62,11 +62,7 @@ def replay(path: Path) -> Replayed:
     controls = make_controls(config, objective)
     controls.load_state_dict(state["controls"])
     groups = [decode_group(body) for body in unpack(tensors["groups"].numpy().tobytes())]
-    again = config.train.replay_groups or config.train.complete_groups
-    oldest = max(config.buffer.max_staleness, config.train.replay_max_age if again else 0)
-    if config.swarm.url:
-        oldest = max(oldest, config.swarm.max_age)
-    batch = build_step_batch(groups, about["version"], oldest, added_max_age=oldest)
+    batch = build_step_batch(groups, about["version"], about["max_age"], added_max_age=about["max_age"])
     settings = dataclasses.replace(StepSettings.of(config), num_minibatches=1)
     rate = scheduled_rate(config.train, about["version"]) * saved_scale(state)
     report = train_step(engine, objective, auxiliary, batch, settings, rate, controls)

@@ -24,6 +24,7 @@ from asyncrl.config import Config, TrainConfig
 from asyncrl.config_sections import SftConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
+from asyncrl.extensions.settings import composed_section
 from asyncrl.image_processor import ImageProcessor
 from asyncrl.images import has_images
 from asyncrl.progress import Progress, progress
@@ -108,7 +109,8 @@ def make_renderer(episodes: list[Demonstration], max_length: int) -> ChatRendere
 
 def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) -> None:
     sft = config.sft
-    settings = TrainConfig(learning_rate=sft.learning_rate, zero_stage=0, betas=(0.9, 0.95))
+    kind = composed_section("train", TrainConfig)
+    settings = kind(learning_rate=sft.learning_rate, zero_stage=0, betas=(0.9, 0.95))
     engine = TrainEngine(policy, settings, "float32")
     rng = random.Random(seed)
     weights = agent_weights(data)

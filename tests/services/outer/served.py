@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from asyncrl.config_sections import OuterConfig
+from asyncrl.extensions.outer.settings import OuterConfig
 from asyncrl.services.outer.client import OuterClient
 from asyncrl.services.outer.rounds import Rounds
 from asyncrl.services.outer.service import create_outer_app

@@ -1,0 +1,1 @@
+"""A judge or a reward model scores finished episodes."""

@@ -1,0 +1,1 @@
+"""Engines propose tokens cheaply and verify them together."""

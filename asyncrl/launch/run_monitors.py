@@ -1,0 +1,40 @@
+"""What extensions do beside a run while it trains: they see the buffer's counts, and may start and end processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from asyncrl.extensions.table import rows
+from asyncrl.launch.roles.roles import Roles
+from asyncrl.services.buffer.client import BufferClient
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorContext:
+    """What the factories of monitors are given."""
+
+    roles: Roles
+    buffer: BufferClient
+    folder: Path
+    """The run's folder."""
+    say: Callable[[str], None]
+    """Shows a line to the user."""
+
+
+class RunMonitor(Protocol):
+    """Called again and again from the main thread; it must not block."""
+
+    async def tick(self, stats: Mapping[str, Any]) -> bool:
+        """Look, and act. stats: the buffer's latest counts.
+
+        Return True when processes that others must know of have come or are leaving: then the job is described anew.
+        """
+        ...
+
+
+def run_monitors(context: MonitorContext) -> list[RunMonitor]:
+    """Return the monitors that the run's recipe asks for."""
+    return [row.load()(context) for row in rows("run_monitors") if row.wanted(context.roles.config)]
