@@ -2,7 +2,8 @@
 
 Presets that need something a run must provide (a critic, a teacher, turn rewards, ...) say so through the
 `@needs` of their parts. Where no correction is part of the publication, token TIS with cap 2 is added,
-because rollouts here always come from another engine; override with `corrections: []`.
+because rollouts here always come from another engine; override with `corrections: []`. GRPO's own clip is around
+the policy that sampled, which is what `behavior_band` does.
 """
 
 from __future__ import annotations
