@@ -30,7 +30,7 @@ class Room:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._waiting.remove((needed, turn))
+                # It may have been at the head and kept those behind it out.
                 self._let_in()
             else:
                 self._leave(needed)
@@ -46,8 +46,12 @@ class Room:
         self._let_in()
 
     def _let_in(self) -> None:
-        while self._waiting and self._places and self._waiting[0][0] <= self._bytes:
-            num_bytes, turn = self._waiting.popleft()
-            self._places -= 1
-            self._bytes -= num_bytes
-            turn.set_result(None)
+        while self._waiting:
+            num_bytes, turn = self._waiting[0]
+            if not turn.cancelled():
+                if not self._places or num_bytes > self._bytes:
+                    return
+                self._places -= 1
+                self._bytes -= num_bytes
+                turn.set_result(None)
+            self._waiting.popleft()

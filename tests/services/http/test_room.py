@@ -63,3 +63,21 @@ def test_a_request_that_is_given_up_leaves_its_place_to_others():
             await asyncio.wait_for(behind, 10)
 
     asyncio.run(scenario())
+
+
+def test_room_that_becomes_free_as_a_request_is_given_up_goes_to_the_next():
+    async def scenario():
+        room = Room(16, 100)
+        holds = room.of(100)
+        await holds.__aenter__()
+        given_up = asyncio.create_task(room.of(50).__aenter__())
+        behind = asyncio.create_task(room.of(50).__aenter__())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        # The task that was given up has not run since.
+        await holds.__aexit__(None, None, None)
+        await asyncio.wait_for(behind, 10)
+        assert given_up.cancelled()
+        await asyncio.wait_for(room.of(50).__aenter__(), 10)
+
+    asyncio.run(scenario())
