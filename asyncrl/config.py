@@ -23,7 +23,6 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
-from asyncrl.config_problems import explain_problems
 from asyncrl.config_sections import (
     PATH,
     SCHEDULES,
@@ -344,6 +343,8 @@ def parse_config(
     try:
         return composed(Config).model_validate(data, strict=strict, context={"checked": checked})
     except ValidationError as error:
+        from asyncrl.config_problems import explain_problems
+
         told = [
             f"  {line}{_whose(place, others)}"
             for place, line in explain_problems(error.errors(), composed(Config)).items()

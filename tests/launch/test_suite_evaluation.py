@@ -104,7 +104,7 @@ def test_a_folder_goes_on_with_the_same_suite_tasks_and_checkpoints_only(folder)
             "--tasks: must be a folder or an environment with --harness",
         ),
         (["m", "--suite", "small.toml", "--tasks", "3"], "--tasks goes with --env"),
-        (["m", "n", "--env", "gridworld"], "--env takes one checkpoint"),
+        (["m", "n", "--env", "gridworld"], "one checkpoint at a time without --suite and --on"),
         (["m", "m", "--suite", "small.toml"], "'m' is given twice"),
         (["./m", "--suite", "small.toml"], "checkpoint: there is no folder 'm'"),
         (["m", "--suite", "small.toml", "run.seed=1"], "the suite 'small' fixes run.seed"),

@@ -93,7 +93,8 @@ def test_rows_without_advantages_take_no_backward_pass_and_change_nothing(tiny_m
             expected = step_once(all_rows, 60, batch, minibatches, **algo)
         assert len(engine.gradients) == len(all_rows.gradients) == minibatches
         for one, other in zip(engine.gradients, all_rows.gradients, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-4)
+            # Sums over other numbers of rows are rounded elsewhere.
+            torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
         assert report.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
         assert engine.backward_rows == 12 < all_rows.backward_rows == 20
 
