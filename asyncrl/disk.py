@@ -103,6 +103,14 @@ def related(error: BaseException) -> Iterator[BaseException]:
             waiting += one.exceptions  # type: ignore[attr-defined]
 
 
+def write_at(descriptor: int, content: bytes | memoryview, offset: int = 0) -> None:
+    """Write all of it, from a byte of the file on. Raises `OSError`."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
 def sync(path: Path) -> None:
     """Have the content of a file, or the names in a folder, on the disk. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)

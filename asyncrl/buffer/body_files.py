@@ -19,7 +19,7 @@ from typing import Protocol
 
 import xxhash
 
-from asyncrl.disk import disk_problem, sync
+from asyncrl.disk import disk_problem, sync, write_at
 from asyncrl.errors import StorageError, UnavailableError
 
 LARGE_BYTES = 256 * 1024
@@ -231,7 +231,7 @@ def write_reserved(folder: Path, number: int, body: bytes) -> None:
     `OSError`."""
     descriptor = os.open(body_path(folder, number), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        _write_all(descriptor, body)
+        write_at(descriptor, body)
         # Starts the writing to the disk, so that the claim waits for less of it.
         os.posix_fadvise(descriptor, 0, len(body), os.POSIX_FADV_DONTNEED)
     finally:
@@ -251,8 +251,7 @@ def _write(path: Path, body: bytes, offset: int = 0) -> None:
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        _write_all(descriptor, body)
+        write_at(descriptor, body, offset)
         os.fdatasync(descriptor)
     except OSError as error:
         error.filename = error.filename or str(path)
@@ -273,9 +272,3 @@ def _synced(path: Path, size: int) -> bytes:
 def _explained(error: OSError, folder: Path) -> UnavailableError:
     kind = StorageError if disk_problem(error) else UnavailableError
     return kind(f"group body {error.filename or folder}: {error.strerror}; nothing was changed")
-
-
-def _write_all(descriptor: int, body: bytes) -> None:
-    rest = memoryview(body)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]

@@ -20,6 +20,7 @@ import torch
 import xxhash
 from safetensors import safe_open
 
+from asyncrl.disk import write_at
 from asyncrl.errors import InputError, UnavailableError
 from asyncrl.weights import chunks
 from asyncrl.weights.chunks import WHOLE, parts_checksum
@@ -188,7 +189,7 @@ def write_tensors(
             digest = xxhash.xxh3_128()
             for at, content in _within(pieces, start, min(start + chunks.PART_BYTES, total)):
                 digest.update(content)
-                _write_all(descriptor, content, at)
+                write_at(descriptor, content, at)
             return digest.digest()
 
         with ThreadPoolExecutor(chunks.THREADS) as pool:
@@ -228,12 +229,6 @@ def _within(pieces: list[tuple[int, memoryview]], start: int, stop: int) -> Iter
         first, last = max(start, at), min(stop, at + len(content))
         if first < last:
             yield first, content[first - at : last - at]
-
-
-def _write_all(descriptor: int, content: memoryview, at: int) -> None:
-    while content:
-        written = os.pwrite(descriptor, content, at)
-        content, at = content[written:], at + written
 
 
 def verify_weights(file: WeightFile) -> float:

@@ -15,7 +15,6 @@ import asyncio
 import copy
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,12 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from asyncrl.algo.advantage.grpo import grpo_scores
 from asyncrl.algo.control.lr_schedule import lr_factor
+from asyncrl.algo.diagnostics.ess import sequence_ess
+from asyncrl.algo.inputs import LossInputs
+from asyncrl.algo.objective import Objective, build_objective
+from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.chat.load_tokenizer import load_tokenizer
 from asyncrl.chat.renderer import ChatRenderer, Limits
 from asyncrl.chat.tool_calls import parse_hermes
@@ -41,25 +45,15 @@ GROUPS, SIZE, LAG = 16, 16, 2
 EVERY = 8
 """One row in so many is measured before and after a step."""
 
-Weight = Callable[[Tensor, Tensor], Tensor]
-"""Takes the log-ratios to the behavior policy [B,T] and the advantages [B,1], and returns the weight of each token."""
-
-
-def _stopped(rho: Tensor, adv: Tensor, low: float = 0.8, high: float = 1.2) -> Tensor:
-    return ((adv < 0) & (rho < low)) | ((adv > 0) & (rho > high))
-
-
-OBJECTIVES: dict[str, Weight] = {
-    "token_tis": lambda r, a: r.exp().clamp(max=2),
-    "token_tis, successes alone": lambda r, a: r.exp().clamp(max=2) * (a > 0),
-    "icepop": lambda r, a: torch.where((r.exp() >= 0.5) & (r.exp() <= 2), r.exp(), 0.0),
-    "sequence_tis": lambda r, a: r.sum(1, keepdim=True).exp().clamp(max=2).expand_as(r),
-    "clip around behavior": lambda r, a: torch.where(_stopped(r.exp(), a), 0.0, r.exp()),
-    "band, successes up to the cap": lambda r, a: torch.where(
-        _stopped(r.exp(), a, high=2.0), 0.0, r.exp().clamp(max=2)
-    ),
-    "behavior_band": lambda r, a: torch.where(_stopped(r.exp(), a), 0.0, r.exp().clamp(max=2)),
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "token_tis": {"name": "token_tis", "cap": 2.0},
+    "icepop": {"name": "icepop", "low": 0.5, "high": 2.0},
+    "sequence_tis": {"name": "sequence_tis", "cap": 2.0},
+    "clip around behavior": {"name": "behavior_band", "cap": 1e9},
+    "band, successes up to the cap": {"name": "behavior_band", "eps_high": 1.0},
+    "behavior_band": {"name": "behavior_band"},
 }
+"""The correction of each."""
 
 
 class ModelAsEngine:
@@ -189,8 +183,9 @@ def padded(groups: list[list[Trajectory]]) -> dict[str, Tensor]:
             values[row, : len(one.token_ids)] = getattr(one, name) if name else 1
         return torch.from_numpy(values)
 
-    rewards = torch.tensor([[one.reward for one in group] for group in groups])
-    advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    rewards = torch.tensor([one.reward for one in rows])
+    places = torch.arange(len(groups)).repeat_interleave(SIZE)
+    advantages = grpo_scores(rewards, places)
     return {
         "ids": fill("token_ids").long(),
         "seen": fill("").long(),
@@ -207,28 +202,35 @@ def log_probabilities(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Ten
     return full.gather(2, batch["ids"][:, 1:, None]).squeeze(2), full
 
 
-def step(model: Any, optimizer: Any, batch: dict[str, Tensor], weight: Weight) -> dict[str, float]:
+def step(model: Any, optimizer: Any, batch: dict[str, Tensor], objective: Objective) -> dict[str, float]:
     """Take one optimizer step, as the trainer does with one minibatch; return what it did to the policy."""
     measured = {name: value[::EVERY] for name, value in batch.items()}
     with torch.no_grad():
         _, before = log_probabilities(model, measured)
     optimizer.zero_grad()
-    sums = []
+    log_ratios = []
     for rows in batch["seen"].sum(1).argsort().chunk(4):
         part = {name: value[rows] for name, value in batch.items()}
         logp, _ = log_probabilities(model, part)
-        log_ratio = ((logp.detach() - part["behavior"]) * part["mask"]).clamp(-20, 20)
-        token = -part["advantages"] * weight(log_ratio, part["advantages"]) * logp * part["mask"]
+        inputs = LossInputs(
+            logp=logp,
+            proximal_logp=logp.detach(),
+            behavior_logp=part["behavior"],
+            advantages=part["advantages"].expand_as(logp),
+            mask=part["mask"].bool(),
+        )
+        weight, _ = objective.correction_weight(inputs)
+        token = -part["advantages"] * weight * logp * part["mask"]
         (token.sum(1) / part["mask"].sum(1)).sum().div(len(batch["ids"])).backward()
-        sums.append(log_ratio.sum(1))
+        log_ratios.append(sequence_log_ratio(inputs.mismatch_log_ratio, inputs.mask))
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     with torch.no_grad():
         _, after = log_probabilities(model, measured)
     moved = (before.exp() * (before - after)).sum(2) * measured["mask"]
-    ratios = torch.cat(sums).clamp(-20, 20).exp()
+    _, _, ess = sequence_ess(torch.cat(log_ratios))
     return {
-        "ess": float(ratios.sum() ** 2 / (ratios**2).sum() / len(ratios)),
+        "ess": float(ess),
         "moved": float(moved.sum() / measured["mask"].sum()),
     }
 
@@ -244,6 +246,7 @@ def main() -> None:
     torch.manual_seed(given.seed)
     torch.set_num_threads(1)
     drawn = random.Random(given.seed)
+    objective = build_objective({"corrections": [OBJECTIVES[given.objective]]})
     player = Player(given.base, given.seed)
     model = AutoModelForCausalLM.from_pretrained(given.base, dtype=torch.float32).eval()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.0)
@@ -256,7 +259,7 @@ def main() -> None:
         batch = padded([group for groups, _ in played for group in groups])
         for group in optimizer.param_groups:
             group["lr"] = given.learning_rate * lr_factor("linear", now, STEPS, WARMUP)
-        done = step(model, optimizer, batch, OBJECTIVES[given.objective])
+        done = step(model, optimizer, batch, objective)
         rewards = [one for _, some in played for one in some]
         steps.append({"reward": float(np.mean(rewards))} | done)
         versions.append(copy.deepcopy(model))

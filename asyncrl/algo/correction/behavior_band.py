@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs
+from asyncrl.algo.loss.ppo import clipped_surrogate
 from asyncrl.algo.needs import needs
 from asyncrl.algo.ops import bounded_ratio
 
@@ -25,6 +26,5 @@ def behavior_band(
 ) -> Tensor:
     """[B,T] truncated ratio, 0 on tokens that the policy has moved from mu as their advantage asks, beyond the band."""
     rho = bounded_ratio(inputs.mismatch_log_ratio)
-    advantages = inputs.need("advantages")
-    moved = ((advantages > 0) & (rho > 1 + eps_high)) | ((advantages < 0) & (rho < 1 - eps_low))
-    return torch.where(moved | ~inputs.mask, 0.0, rho.clamp(max=cap))
+    _, binds = clipped_surrogate(rho, inputs.need("advantages"), 1 - eps_low, 1 + eps_high)
+    return torch.where(binds | ~inputs.mask, 0.0, rho.clamp(max=cap))

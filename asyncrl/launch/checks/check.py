@@ -129,10 +129,8 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     if config.sft.data:
         check_supervised(config)
     notes = check_turn_format(config, tools)
-    additions(config, publishes=True)
-    check_numerics(config.engine)
+    check_engine(config)
     check_same_reductions(config)
-    check_kv_offload(config.engine.kv_offload_gib)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
     if config.engine.weight_transfer == "nixl" and alone:
@@ -228,6 +226,13 @@ def check_rewards(config: Config) -> None:
         )
 
 
+def check_engine(config: Config) -> None:
+    """Raise `ConfigError` for what this machine's vLLM does not have of what a recipe asks of engines."""
+    additions(config, publishes=True)
+    check_numerics(config.engine)
+    check_kv_offload(config.engine.kv_offload_gib)
+
+
 def check_extensions(config: Config, alone: bool = True) -> None:
     """Check what extensions ask of the run's tasks, and of this machine. alone: see `check_run`.
 
@@ -250,9 +255,7 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
         check_rewards(config)
     task = _first_task(config, split)
     check_model(key, config.model.path, config)
-    additions(config, publishes=True)
-    check_numerics(config.engine)
-    check_kv_offload(config.engine.kv_offload_gib)
+    check_engine(config)
     if env.name in ELSEWHERE:
         check_agent(env.config, task, config.rollout.episode_timeout_s - GRACE_S)
         return check_turn_format(config, False)

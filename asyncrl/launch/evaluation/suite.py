@@ -28,16 +28,13 @@ from asyncrl.evaluation.samples import SampleFile, missing_tasks, sample_rows
 from asyncrl.evaluation.suite import Suite, SuitePart
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import read_json, write_json
-from asyncrl.launch.checks.check import check_model, check_turn_format
+from asyncrl.launch.checks.check import check_engine, check_model, check_turn_format
 from asyncrl.launch.evaluation.evaluate import call_until_answered, start_player, task_timeout_s
 from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.launch.processes.health_probes import EngineProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.run.model_folder import context_length, fingerprint
-from asyncrl.services.engine.additions import additions
-from asyncrl.services.engine.kv_offload import check_kv_offload
-from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import Task
@@ -103,9 +100,7 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)
         check_turn_format(config, offers_tools)
-        additions(config, publishes=True)
-        check_numerics(config.engine)
-        check_kv_offload(config.engine.kv_offload_gib)
+        check_engine(config)
 
 
 def _check_tasks(name: str, part: SuitePart, tasks: Sequence[Task]) -> None:
