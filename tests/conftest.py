@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
-import shutil
 import signal
 import sys
-import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -18,6 +17,7 @@ from hypothesis import settings
 
 from asyncrl.gpus import on_cpu
 from asyncrl.process_start import FORK_SERVER
+from asyncrl.scratch import scratch_folder
 from scripts.testing.fork_server import start_fork_server
 from tests.credentials import TOKEN
 from tests.distribution import LongestFirst, longest_first
@@ -42,7 +42,8 @@ settings.load_profile("same")
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         # What this process and those that share the tests with it make once for all.
-        os.environ[SHARED] = tempfile.mkdtemp(prefix="asyncrl-tests-")
+        config.held = contextlib.ExitStack()
+        os.environ[SHARED] = str(config.held.enter_context(scratch_folder("tests")))
         # Else a vLLM that is none of our engines leaves its sockets beside it.
         os.environ.setdefault("VLLM_RPC_BASE_PATH", os.environ[SHARED])
         # On GPUs each process must find its own devices when it imports torch.
@@ -56,7 +57,8 @@ def pytest_unconfigure(config):
             config.fork_server.kill()
             config.fork_server.wait()
             del os.environ[FORK_SERVER]
-        shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
+        del os.environ[SHARED]
+        config.held.close()
 
 
 # Else libraries would call what is frozen leaked; not earlier, for pytest's last collections would look through it.

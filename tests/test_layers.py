@@ -35,6 +35,7 @@ LAYERS = [
         "agent_time",
         "images",
         "progress",
+        "scratch",
         "image_processor",
         "textfile",
         "liveness",
@@ -69,7 +70,7 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ENVS_USE = {
     "env", "sandbox", "types", "errors", "envs", "together", "images", "textfile", "rewards", "rows", "helper_process",
-    "agent_time",
+    "agent_time", "scratch",
 }  # fmt: skip
 """What an environment may import."""
 ROOMS = {
@@ -81,6 +82,7 @@ ROOMS = {
         {"parts"},
         {"loop"},
         {"features", "supervised"},
+        {"tiny_model"},
     ],
     "launch": [
         {"processes"},

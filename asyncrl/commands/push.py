@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
         lay_out(args.folder, args.name, args.out, args.step, args.adapter)
         print(args.out)
         return 0
-    with tempfile.TemporaryDirectory(prefix="asyncrl-push-") as folder:
-        version = lay_out(args.folder, args.name, Path(folder), args.step, args.adapter)
-        print(upload(Path(folder), args.name, f"Step {version}", args.private))
+    with scratch_folder("push") as folder:
+        version = lay_out(args.folder, args.name, folder, args.step, args.adapter)
+        print(upload(folder, args.name, f"Step {version}", args.private))
     return 0
 
 

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,6 +23,7 @@ from asyncrl.credentials import (
 )
 from asyncrl.disk import DISK, disk_problem, exhausted
 from asyncrl.errors import ConfigError
+from asyncrl.scratch import scratch_folder
 from asyncrl.services.buffer import command as buffer
 from asyncrl.services.command import Address, RoleCommand
 from asyncrl.services.engine import command as engine
@@ -261,8 +261,8 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
     if args.role == "rollout":
         return _serve(args, job.config, credentials)
-    with tempfile.TemporaryDirectory(prefix="asyncrl-join-") as folder:
-        args.ready_file = args.ready_file or str(Path(folder) / "ready.json")
+    with scratch_folder("join") as folder:
+        args.ready_file = args.ready_file or str(folder / "ready.json")
         buffers = {"": args.join} | (job.co_served_policies if args.role == "engine" else {})
         members = [
             Membership(buffer, credentials.bearer("buffer"), args.role, Path(args.ready_file), policy)

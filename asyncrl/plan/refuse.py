@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ from asyncrl.launch.machines.placement import plan
 from asyncrl.machine import usable_memory_bytes
 from asyncrl.plan.machine import gpu_memory
 from asyncrl.process_start import start_process
+from asyncrl.scratch import scratch_folder
 
 GIB = 2**30
 EVEN_SO = "--ignore-memory"
@@ -52,14 +52,14 @@ def check_memory(config: Config, even_so: bool = False) -> Config:
 
 
 def _check_gpus(config: Config, sizes: list[int]) -> Config:
-    with tempfile.TemporaryDirectory(prefix="asyncrl-plan-") as folder:
-        file = Path(folder) / "config.json"
+    with scratch_folder("plan") as folder:
+        file = folder / "config.json"
         file.write_text(json.dumps(config.model_dump(mode="json")))
         command = [
             sys.executable, "-m", "asyncrl", "plan", "memory", str(file), "--gpu", f"{min(sizes) // 2**20}MiB",
-            "--gpus", str(len(sizes)), "--json", str(Path(folder) / "plan.json"),
+            "--gpus", str(len(sizes)), "--json", str(folder / "plan.json"),
         ]  # fmt: skip
-        said, errors = Path(folder) / "output", Path(folder) / "errors"
+        said, errors = folder / "output", folder / "errors"
         with open(said, "wb") as output, open(errors, "wb") as complaints:
             planner = start_process(command, os.environ, output.fileno(), errors=complaints.fileno())
         try:
@@ -70,7 +70,7 @@ def _check_gpus(config: Config, sizes: list[int]) -> Config:
             _unchecked(f"no prediction within {TIMEOUT_S:g} s")
             return config
         prediction, complaint = said.read_text(), errors.read_text()
-        share = _chosen_share(Path(folder) / "plan.json") if code == FITS else None
+        share = _chosen_share(folder / "plan.json") if code == FITS else None
     if code == DOES_NOT and "does not fit" in prediction:
         raise ConfigError(f"this run does not fit the GPUs:\n{prediction.rstrip()}")
     if code != FITS:

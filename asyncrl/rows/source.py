@@ -253,7 +253,7 @@ def _binary(path: Path, key: str) -> datasets.Dataset:
                 if instead := not_data(file.read(1000)):
                     raise InputError(f"{path}: {instead}")
             if format_of(path) == ".arrow":
-                return _undecoded(datasets.Dataset.from_file(str(path)))
+                return _undecoded(_arrow(path))
             if parquet.read_metadata(path).num_rows == 0:
                 # `datasets` fails on it.
                 raise InputError(f"{path}: holds no row")
@@ -264,6 +264,17 @@ def _binary(path: Path, key: str) -> datasets.Dataset:
             return _undecoded(datasets.Dataset.from_parquet(str(path)))  # type: ignore[arg-type]
         except Exception as error:
             raise _own_error(error) or InputError(f"{path}: cannot be read: {_first_line(error)}") from error
+
+
+def _arrow(path: Path) -> datasets.Dataset:
+    """Return the table of an Arrow file: a stream, as `datasets` writes it, or a file with an index, as Polars does."""
+    import datasets
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as file:
+        if file.read(6) != b"ARROW1":
+            return datasets.Dataset.from_file(str(path))
+    return datasets.Dataset(pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all())
 
 
 def _undecoded(table: datasets.Dataset) -> datasets.Dataset:

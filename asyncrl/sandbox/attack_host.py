@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Self
+
+from asyncrl.scratch import scratch_folder
 
 
 class Host:
@@ -20,7 +20,8 @@ class Host:
 
     def __init__(self) -> None:
         self.token = f"asyncrl-bait-{secrets.token_hex(12)}"
-        self.folder = Path(tempfile.mkdtemp(prefix="asyncrl-check-"))
+        self._held = contextlib.ExitStack()
+        self.folder = self._held.enter_context(scratch_folder("check"))
         self.folder.chmod(0o755)
         self.secret = self.folder / "secret"
         self.secret.write_text(self.token)
@@ -93,4 +94,4 @@ class Host:
             sock.close()
         self.victim.kill()
         self.victim.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._held.close()

@@ -66,6 +66,9 @@ class Command:
     rlimits: dict[str, int] = field(default_factory=dict)
     empty_network: bool = False
     """Enter the session's empty network namespace first; for jails that would otherwise make one each time."""
+    hide_run: bool = False
+    """See an empty folder in the place of `spawn.RUN`, which is gone with the program; for jails that make folders on
+    the host and leave them there."""
     memory_files: bool = False
     """Count memory in unnamed files, too: a userspace kernel keeps its programs' memory there."""
     keep_user: bool = False
@@ -215,6 +218,7 @@ class LocalSandbox(BaseSandbox):
             "judge": command.judge,
             "filter": command.filter,
             "empty_network": command.empty_network,
+            "hide_run": command.hide_run,
             "keep_user": command.keep_user,
             "memory_files": command.memory_files,
             "files": command.files,

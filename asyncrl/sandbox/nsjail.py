@@ -112,7 +112,10 @@ class NsjailSandbox(LocalSandbox):
         # Not as the init of its pid namespace, which signals from inside do not reach.
         init = ["/bin/sh", "-c", 'env -- "$@"; exit $?', "sh"]
         options += ["--seccomp_string", policy(), "--", *init, *argv]
-        return Command(options, {}, rlimits=rlimits(self.limits), empty_network=True, status_fd=True)
+        # It mounts the root on a folder in /run/user, which it makes and leaves, or in /tmp where it may not.
+        return Command(
+            options, {}, rlimits=rlimits(self.limits), empty_network=True, hide_run=True, status_fd=True
+        )
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:
         log = status.decode(errors="replace").strip()

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby, product
-from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
@@ -21,6 +19,7 @@ from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.launch.attached_run import AttachedRun, SharedEngine, may_share
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
+from asyncrl.scratch import scratch_folder
 from asyncrl.study.records import StudyRecords, measured, value_of
 from asyncrl.study.study_file import Study, StudyRun, study_run, tuning_runs
 
@@ -103,11 +102,11 @@ def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> 
     made, start = 0, time.monotonic()
     for _, sharing in groupby(missing, key=lambda one: _engine_settings(one[1])):
         group = list(sharing)
-        with tempfile.TemporaryDirectory(prefix="asyncrl-study-") as folder:
+        with scratch_folder("study") as folder:
             shared = None
             if may_share(group[0][1]):
                 say(f"starting an engine for {len(group)} runs")
-                shared = SharedEngine(group[0][1], Path(folder) / "engine")
+                shared = SharedEngine(group[0][1], folder / "engine")
             try:
                 for run, _ in group:
                     left_s = (time.monotonic() - start) / made * (len(missing) - made) if made else None
@@ -128,13 +127,13 @@ def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> 
 def _make(run: StudyRun, shared: SharedEngine | None) -> dict[str, Any]:
     """Make one run, without `shared` on engines of its own, and return its record; one that fails leaves its error."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="asyncrl-study-") as folder:
-        path = Path(folder) / "run"
+    with scratch_folder("study") as folder:
+        path = folder / "run"
         try:
             if shared is not None:
                 shared.reset()
             with RunFolder(path) as run_folder:
-                config = run.config(f"run.folder={json.dumps(folder)}")
+                config = run.config(f"run.folder={json.dumps(str(folder))}")
                 made = (
                     TrainRun(config, run_folder)
                     if shared is None

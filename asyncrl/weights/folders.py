@@ -15,8 +15,8 @@ from typing import IO
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.scratch import SHARED_MEMORY, clear_shared_memory
 
-SHARED_MEMORY = Path("/dev/shm")
 OWNER = "owner.json"
 """File in a run's folder of weights that is locked for as long as the run needs the folder."""
 NAME = "asyncrl-"
@@ -121,14 +121,3 @@ def remove_deserted(parent: Path) -> list[str]:
                     f"removed {folder} ({size / 2**20:.0f} MiB): weights that {owner['run']} left when it was killed"
                 )
     return lines
-
-
-def clear_shared_memory(scratch: Path) -> None:
-    """Remove the segments by which the ranks of a CPU engine reduced, which vLLM leaves behind when it is killed.
-
-    scratch: the folder of the engine's temporary files. vLLM names the segments like the file there by which its ranks
-    found each other, so those of other engines are not touched.
-    """
-    for rendezvous in scratch.glob("vllm_dist_*"):
-        for segment in SHARED_MEMORY.glob(f"{rendezvous.name}-*"):
-            segment.unlink(missing_ok=True)

@@ -142,7 +142,7 @@ def leave_rendezvous() -> None:
     """Have an engine over several machines leave the file by which the ranks of one machine would find each other.
 
     They do not use it, but vLLM names the segments after it by which they reduce in shared memory, and what removes
-    these after a kill goes by the files (`asyncrl.weights.folders.clear_shared_memory`).
+    these after a kill goes by the files (`asyncrl.scratch.clear_shared_memory`).
     """
     from vllm.utils import network_utils
 

@@ -59,8 +59,8 @@ async def judge(
 
 def same(printed: str, expected: str) -> bool:
     """Return True if two outputs agree line by line, ignoring trailing blanks and empty lines at the end."""
-    return [line.rstrip() for line in printed.rstrip().splitlines()] == [
-        line.rstrip() for line in expected.rstrip().splitlines()
+    return [line.rstrip() for line in printed.rstrip().split("\n")] == [
+        line.rstrip() for line in expected.rstrip().split("\n")
     ]
 
 

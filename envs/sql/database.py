@@ -6,11 +6,13 @@ reading, and a progress handler ends what runs too long. Lengths are bounded, so
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
+
+from asyncrl.scratch import scratch_folder
 
 SQL_CHARACTERS = 5_000
 VALUE_BYTES = 20_000
@@ -49,18 +51,18 @@ class Database:
 
     def __init__(self, image: bytes) -> None:
         # Not a context manager: it lives as long as the episode.
-        self._file = tempfile.NamedTemporaryFile(prefix="asyncrl-sql-", suffix=".sqlite")  # noqa: SIM115
-        self._file.write(image)
-        self._file.flush()
+        self._held = contextlib.ExitStack()
+        self._path = self._held.enter_context(scratch_folder("sql")) / "image.sqlite"
+        self._path.write_bytes(image)
 
     def close(self) -> None:
-        self._file.close()
+        self._held.close()
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> Result:
         """Return the first `max_rows` rows of one query. Blocks up to `timeout_s`. Raises `QueryError`."""
         if len(sql) > SQL_CHARACTERS:
             raise QueryError(f"a query has at most {SQL_CHARACTERS} characters")
-        connection = sqlite3.connect(f"file:{self._file.name}?mode=ro&immutable=1", uri=True)
+        connection = sqlite3.connect(f"file:{self._path}?mode=ro&immutable=1", uri=True)
         try:
             over = _guard(connection, time.monotonic() + timeout_s)
             try:

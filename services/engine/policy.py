@@ -14,9 +14,9 @@ from asyncrl.services.engine.service import (
     EngineOptions,
     build_env,
     device_arguments,
+    engine_scratch,
     rank_arguments,
     run_server,
-    scratch_folder,
 )
 from asyncrl.weights.vllm_guard import HOST_VARIABLE
 
@@ -73,7 +73,7 @@ def serve_policy(
 
     key: how a shell writes the token, for the example that is printed. Raises as `serve_engine`.
     """
-    with scratch_folder("") as scratch:
+    with engine_scratch("") as scratch:
         inherited = {name: value for name, value in os.environ.items() if name not in NOT_ITS_OWN}
         env: Mapping[str, str] = {
             name: value

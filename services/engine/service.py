@@ -33,6 +33,7 @@ from asyncrl.image_processor import is_vision_model
 from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import short_blocks
 from asyncrl.process_start import Process, start_child
+from asyncrl.scratch import clear_shared_memory, scratch_folder
 from asyncrl.services.engine.additions import Addition
 from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
@@ -45,7 +46,7 @@ from asyncrl.services.engine.numerics import numerics_arguments, numerics_variab
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
-from asyncrl.weights.folders import SCRATCH, clear_shared_memory
+from asyncrl.weights.folders import SCRATCH
 from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, RECORD_STATES, STAGES, WEIGHTS_DIR
 from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 
@@ -273,7 +274,7 @@ def serve_engine(
     if options.weights_dir:
         _clear_after_killed(Path(options.weights_dir))
     with contextlib.ExitStack() as held:
-        scratch = held.enter_context(scratch_folder(options.weights_dir))
+        scratch = held.enter_context(engine_scratch(options.weights_dir))
         loaded = replace(options, advertise=advertised_host(options.host, options.advertise))
 
         def told(url: str) -> str:
@@ -366,15 +367,23 @@ def _socket(host: str) -> socket.socket:
     return sock
 
 
-def scratch_folder(weights_dir: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for files that vLLM needs while it runs and leaves behind, such as sockets. In a run it is in the
+@contextlib.contextmanager
+def engine_scratch(weights_dir: str) -> Iterator[str]:
+    """Make a folder for files that vLLM needs while it runs and leaves behind, such as sockets. In a run it is in the
     folder of weights, so that it is removed with them when this process is killed."""
-    fits = len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir()
-    return tempfile.TemporaryDirectory(
-        prefix=f"{SCRATCH}{os.getpid()}-",
-        dir=weights_dir if weights_dir and fits else None,
-        ignore_cleanup_errors=True,
-    )
+    if weights_dir and len(weights_dir) <= MAX_PARENT_CHARS and Path(weights_dir).is_dir():
+        prefix = f"{SCRATCH}{os.getpid()}-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=weights_dir, ignore_cleanup_errors=True) as name:
+            yield name
+        return
+    with scratch_folder("rpc", _short(Path(tempfile.gettempdir()))) as folder:
+        yield str(folder)
+
+
+def _short(folder: Path) -> Path:
+    """Return a folder for temporary files in which sockets can be, whose paths the system limits."""
+    fits = len(str(folder)) <= MAX_PARENT_CHARS or not os.access("/tmp", os.W_OK)
+    return folder if fits else Path("/tmp")
 
 
 def _clear_after_killed(weights_dir: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -62,8 +63,8 @@ def test_a_grader_that_is_suspended_for_good_is_ended_and_what_it_was_asked_is_n
     graders.close()
 
 
-def test_a_verdict_that_was_cut_is_not_judged(monkeypatch):
-    monkeypatch.setattr("asyncrl.rewards.answers.grader.MAIN", _cutting())
+def test_a_verdict_that_was_cut_is_not_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr("asyncrl.rewards.answers.grader.MAIN", _cutting(tmp_path))
     graders = Graders()
     with pytest.raises(NotJudged, match="was cut off by its limits: not judged"):
         graders.equal("x+1", "1+x")
@@ -164,13 +165,11 @@ def test_a_grader_that_does_not_start_judges_nothing(monkeypatch):
         Graders().equal("x+1", "1+x")
 
 
-def _cutting():
+def _cutting(folder: Path) -> str:
     """A grader whose every comparison runs into its limits."""
-    import tempfile
-
-    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
-        file.write(
-            "import sys, json\nprint('ready', flush=True)\nfor line in sys.stdin:\n"
-            "    print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'cut'}), flush=True)\n"
-        )
-    return file.name
+    file = folder / "cutting.py"
+    file.write_text(
+        "import sys, json\nprint('ready', flush=True)\nfor line in sys.stdin:\n"
+        "    print(json.dumps({'id': json.loads(line)['id'], 'verdict': 'cut'}), flush=True)\n"
+    )
+    return str(file)

@@ -216,6 +216,26 @@ def test_which_block_counts_is_the_benchmarks_rule():
     assert last_block("<think>```\nx\n```</think>y") == "y"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[BEGIN]\ndef f(): return 1\n[DONE]",
+        "Sure:\n[BEGIN]\ndef f(): return 1\n[DONE]\nYou are an expert",
+        "def f(): return 1\n[DONE]\n[BEGIN]\ndef f(): return 2\n[DONE]",
+    ],
+)
+def test_marks_of_mbpps_own_prompt_are_no_program(answer):
+    # The prompt may end in the first mark; what a model writes on after the last is another task.
+    assert defining_block(answer, ["f"]).startswith("def f(): return 1")
+    assert "DONE" not in defining_block(answer, ["f"])
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0c", "\x1c"])
+def test_characters_that_only_some_call_the_end_of_a_line_stay_in_a_programs_texts(end):
+    assert last_block(f"```python\nprint('a{end}b')\n```") == f"print('a{end}b')"
+    assert last_block("```python\r\na = 1\r\nprint(a)\r\n```") == "a = 1\nprint(a)"
+
+
 def test_a_continuation_is_put_behind_the_prompt():
     tests = program_tests(
         {

@@ -46,6 +46,18 @@ COMPLETIONS = [
 ]  # fmt: skip
 """Report, gold, completion, whether it is right."""
 ANSWERS = [
+    ("degrees", r"\sin 30^\circ", r"\frac12", True),
+    ("degrees", r"\frac{3}{4}", r"\cos^2(30^\circ)", True),
+    ("degrees", r"\frac12", r"\cos 30^\circ", False),
+    ("degrees", "30", "30°", True),
+    ("about", "42", r"\approx 42", True),
+    ("about", "42", r"\approx 43", False),
+    ("an option with its value", "12", r"\textbf{(C)}\ 12", True),
+    ("an option with its value", "12", r"\textbf{(C)}\ 13", False),
+    ("an option with its value", "12", "(C) 12 (D) 13", False),
+    ("a member of a set", r"x \in \{1, 2\}", "1, 2", True),
+    ("a member of a set", r"\{1, 2\}", r"x \in \left\{2, 1\right\}", True),
+    ("a member of a set", r"\{1, 2\}", r"x \in \{1, 3\}", False),
     ("Math-Verify#64", r"\sqrt{1/n}", r"\frac{1}{\sqrt{n}}", True),
     ("Math-Verify#64", "f(x) = 0", "f(x) = 1", False),
     ("Math-Verify#56", r"\left( 3, \frac{\pi}{2} \right)", r"(3, \frac{2\pi}{3})", False),

@@ -50,6 +50,15 @@ def test_rows_whose_fields_change_their_type_are_read_as_written(tmp_path, repor
     ]
 
 
+@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_arrow_is_read_as_a_stream_and_as_a_file(tmp_path, new):
+    # Of Polars, and of pandas' Feather: an Arrow file with an index, where `datasets` writes streams.
+    table = pa.table({"question": ["a", "b"], "answer": [1, 2]})
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, new(file, table.schema) as writer:
+        writer.write_table(table)
+    assert list(read_rows(str(tmp_path / "a.arrow"))) == table.to_pylist()
+
+
 def test_files_of_a_folder_need_not_agree_on_types(tmp_path):
     # datasets#7092: a column that is empty in all of the first file.
     (tmp_path / "train-1.jsonl").write_text(lines({"q": "a", "inputs": []}, {"q": "b", "inputs": []}))

@@ -35,6 +35,28 @@ asyncio.run(main())
 """
 
 
+NSJAIL_HELD = """
+import asyncio
+from asyncrl.sandbox.backends import open_sandbox
+async def main():
+    box = await open_sandbox("nsjail")
+    process = await box.open_process(["sh", "-c", "echo up; sleep 1000"])
+    await process.read_until(b"up\\n", 60)
+    print("READY", flush=True)
+    await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def made_by_nsjail() -> set[str]:
+    """The folders on which nsjail mounts a root, wherever it may make them."""
+    return {
+        path
+        for place in ("/run/user", "/run/user/*", "/tmp", "/dev/shm", tempfile.gettempdir())
+        for path in glob.glob(f"{place}/nsjail*")
+    }
+
+
 def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
@@ -60,6 +82,28 @@ def test_a_stopped_session_leaves_the_host_as_it_was(backend):
 
     run_async(body)
     assert (state_of_host(), len(descendants())) == before
+
+
+def test_nsjail_leaves_no_mount_points_on_the_host():
+    before = made_by_nsjail()
+
+    async def body():
+        async with await open_sandbox("nsjail") as box:
+            assert (await box.exec(["true"])).ok
+            await box.open_process(["sleep", "1000"])
+            return made_by_nsjail()
+
+    assert run_async(body) <= before
+    assert made_by_nsjail() <= before
+
+
+def test_nor_do_they_stay_when_asyncrl_is_killed():
+    before = made_by_nsjail()
+    with subprocess.Popen([sys.executable, "-c", NSJAIL_HELD], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "READY\n"
+        holder.send_signal(signal.SIGKILL)
+    assert made_by_nsjail() <= before
 
 
 def test_many_sessions_at_once_all_work_and_all_go():

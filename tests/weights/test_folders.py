@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.weights.folders import claim_weights, clear_shared_memory, remove_deserted, remove_weights
+from asyncrl.scratch import clear_shared_memory
+from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights
 
 
 def test_only_the_segments_of_the_engine_that_is_gone_are_removed(tmp_path):

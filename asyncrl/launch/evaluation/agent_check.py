@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from asyncrl.harness.file import read_harness
 from asyncrl.harness.scripted_policy import CHAT_TEMPLATE, PICTURE, Faults, ScriptedPolicy
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.sandbox.protocol import ExecResult
+from asyncrl.scratch import scratch_folder
 from asyncrl.services.rollout.agents import Agents
 from asyncrl.types import Status, Task, Trajectory
 
@@ -90,8 +90,8 @@ def check_agent_program(
     if not config.get("harness"):
         raise ConfigError("env check agent: give a harness, such as --config '{harness = \"bash\"}'")
     read_harness(config["harness"])
-    with tempfile.TemporaryDirectory(prefix="asyncrl-check-") as folder, asyncio.Runner() as runner:
-        _write_task(Path(folder))
+    with scratch_folder("check") as folder, asyncio.Runner() as runner:
+        _write_task(folder)
         settings = {**config, "tasks": f"{folder}/tasks"}
         found = load_harness(settings)
         task = Task("adder", "agent", 0, "train", {"folder": f"{folder}/tasks/adder"})

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -45,6 +44,7 @@ from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest, GivenPrefix
 from asyncrl.run.checkpoints import MARKER
 from asyncrl.run.replays import new_replay_file
+from asyncrl.scratch import scratch_folder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import LocalEnvs
@@ -154,11 +154,11 @@ def sample_again(recorded: Recorded, checkpoint: str = "") -> PlayedAgain:
         how = f"sampled by {checkpoint}"
     else:
         checkpoint, how = nearest_checkpoint(recorded, config)
-    with tempfile.TemporaryDirectory(prefix="asyncrl-replay-") as name:
-        group = ProcessGroup(Path(name))
-        (Path(name) / "config.json").write_text(config.model_dump_json())
+    with scratch_folder("replay") as folder:
+        group = ProcessGroup(folder)
+        (folder / "config.json").write_text(config.model_dump_json())
         try:
-            argv = ["serve", "engine", "--folder", name, "--model", checkpoint]
+            argv = ["serve", "engine", "--folder", str(folder), "--model", checkpoint]
             url = group.wait_ready(group.start("engine", argv), config.run.start_timeout_s)
             engine = EngineClient(url, group.credentials.bearer("engine"), config.rollout.episode_timeout_s)
             return _play(recorded, config, checkpoint, engine, how)

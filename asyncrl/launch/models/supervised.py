@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.process_start import start_process
 from asyncrl.run.checkpoints import MARKER, STATE
 from asyncrl.run.folder import cache_folder
+from asyncrl.scratch import scratch_folder
 from asyncrl.weights.chunks import file_checksum
 
 STDERR = 2
@@ -93,10 +93,10 @@ def _train(config: Config, folder: Path) -> None:
     work = folder.with_name(f"{folder.name}.training")
     data: dict[str, Any] = config.model_dump(mode="json")
     data["run"] |= {"folder": str(work.parent), "name": work.name}
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(parse_config(data, strict=False).model_dump_json())
-        file.flush()
-        what = ["--resume", str(work)] if (work / "config.json").is_file() else [file.name]
+    with scratch_folder("sft") as scratch:
+        file = scratch / "config.json"
+        file.write_text(parse_config(data, strict=False).model_dump_json())
+        what = ["--resume", str(work)] if (work / "config.json").is_file() else [str(file)]
         argv = [sys.executable, "-m", "asyncrl", "sft", *what, "--out", str(folder)]
         # In a session of its own: Ctrl-C is for this process, with which that one ends.
         code = start_process(argv, os.environ, output=STDERR).wait()

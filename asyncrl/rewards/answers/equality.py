@@ -67,7 +67,7 @@ _LETTERS = re.compile(r"[A-Za-z]+")
 _GREEK = re.compile(
     r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle|triangle|Delta|Omega)(?![A-Za-z])"
 )
-_MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(])")
+_MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(]|\\\{)")
 _COMMAND = re.compile(r"\\(?:begin|end)\s?\{\w{1,20}\*?\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
 _FUNCTIONS = {
@@ -112,7 +112,7 @@ _BASE = re.compile(r"([0-9A-F]{1,200})\s?_\s?\{?\s?(\d{1,3})\s?\}?")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?\s?(?:[ap]\.?\s?m\.?)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s?(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
 _RATIO = re.compile(r"\d{1,50}(?:\.\d{1,20})?(?:\s?:\s?\d{1,50}(?:\.\d{1,20})?){1,7}")
-_LABELLED = re.compile(r"\(?([A-J])\s?(?:\)[.:]?\s?|[.:]\s+)(?=\S)(.{1,400})", re.DOTALL)
+_LABELLED = re.compile(r"\(?([A-J])\s?(?:\)[.:]?\s{0,3}|[.:]\s+)(?=\S)(.{1,400})", re.DOTALL)
 _OTHER_GROUPS = re.compile(
     r"([-+]?)(?:(\d{1,2}(?:,\d{2}){1,8},\d{3}(?:\.\d+)?)|"
     r"(\d{1,3}(?:\.\d{3}){2,8})(,\d+)?|(\d{1,3}\.\d{3}),(\d+))"
@@ -145,7 +145,7 @@ def plan(gold: str, answer: str) -> Plan:
     """Return whether the answer is the right one, or what computer algebra must be asked to know."""
     if max(len(gold), len(answer)) > 4 * EXPRESSION_CHARACTERS:
         return gold.strip() == answer.strip()
-    # "x \\in (0, 1)" says the interval.
+    # "x \\in (0, 1)" says the interval, "x \\in \\{1, 2\\}" the set.
     left, right = (rewritten(_MEMBER.sub("", canonical(text), count=1)) for text in (gold, answer))
     if not left or not right:
         return False

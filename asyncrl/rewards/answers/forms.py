@@ -32,6 +32,14 @@ _ENDLESS = re.compile(r"([-+]?\d{0,20}\.\d{0,12}?)(\d{1,6}?)\2{2,12}(\d{0,5})\s?
 _PROPORTION = re.compile(r"(\d{1,20}(?:\.\d{1,9})?) to (\d{1,20}(?:\.\d{1,9})?)")
 _SIGNED = re.compile(r"^negative\s+(?=[\d\\.$(])", re.IGNORECASE)
 
+_ABOUT = re.compile(r"^(?:\\(?:approx|simeq|sim)(?![A-Za-z])|≈)\s*(?=[-+\d.\\$(])")
+_ANGLE = r"\s?(\d{1,6}(?:\.\d{1,6})?)\s?degree\s?"
+_OF_DEGREES = re.compile(
+    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s?\^\s?\{?\s?\d\s?\}?)?)\s?"
+    rf"(?:\({_ANGLE}\)|\{{{_ANGLE}\}}|{_ANGLE})"
+)
+"""A function of an angle in degrees. Beside a number alone "degree" is a unit."""
+
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
@@ -49,7 +57,7 @@ def rewritten(text: str) -> str:
     """Return a text in canonical form as the comparison reads it."""
     if text.isalpha() or " " in text[:40]:
         text = spelled_number(text) or text
-    text = _SIGNED.sub("-", text)
+    text = _ABOUT.sub("", _SIGNED.sub("-", text))
     if _EMPTY.fullmatch(text):
         return r"\emptyset"
     if _REALS.fullmatch(text):
@@ -60,6 +68,10 @@ def rewritten(text: str) -> str:
         return builder[2].strip()
     if (braces := _RAW_SET.fullmatch(text)) is not None:
         text = rf"\{{{braces[1]}\}}"
+    if " degree" in text:
+        text = _OF_DEGREES.sub(
+            lambda found: rf"{found[1]}(\frac{{{found[2] or found[3] or found[4]} \pi}}{{180}})", text
+        )
     if "\\" in text:
         text = text.replace(r"\langle", "(").replace(r"\rangle", ")").replace(r"\varnothing", r"\emptyset")
         if r"\mp" in text and r"\pm" not in text:

@@ -11,10 +11,10 @@ import fcntl
 import glob
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 
 from asyncrl.sandbox.jail import kernel
+from asyncrl.scratch import scratch_folder
 
 EMPTY_CANDIDATES = ("/media", "/mnt", "/srv", "/opt", "/home")
 """Folders that every Linux has, often empty; one is covered, in the launcher's own view only."""
@@ -72,7 +72,8 @@ class Folders:
         self._count = 0
         if self.mounts:
             self._covered = next((p for p in EMPTY_CANDIDATES if _is_empty(p)), "")
-        self.base = self._covered or tempfile.mkdtemp(prefix="asyncrl-sandbox-")
+        self._held = contextlib.ExitStack()
+        self.base = self._covered or str(self._held.enter_context(scratch_folder("sandbox")))
         if self.mounts:
             kernel.mount(
                 "tmpfs", self.base, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,mode=0711"
@@ -223,11 +224,7 @@ class Folders:
         if self.mounts:
             with contextlib.suppress(OSError):
                 kernel.unmount(self.base)
-            if not self._covered:
-                with contextlib.suppress(OSError):
-                    os.rmdir(self.base)
-        else:
-            shutil.rmtree(self.base, ignore_errors=True)
+        self._held.close()
 
 
 def _inode_flags(fd: int) -> bytes:

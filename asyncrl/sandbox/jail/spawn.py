@@ -15,6 +15,8 @@ NOT_FOUND, CANNOT_RUN = "not found: ", "cannot run: "
 """Prefixes of errors caused by the session itself, not by the sandbox: no such program; an inaccessible folder, a
 file that is not a program, all processes in use."""
 
+RUN = "/run"
+
 _programs: dict[str, bytes] = {}
 
 
@@ -51,6 +53,9 @@ def _become(request: dict[str, Any]) -> None:
         hard = resource.getrlimit(kind)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (bound, bound))
+    if request.get("hide_run"):
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("tmpfs", RUN, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=1777")
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if request.get("landlock"):
         handled, rules = request["landlock"]
