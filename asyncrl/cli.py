@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import logging
 import os
@@ -121,7 +122,7 @@ def _main(arguments: Sequence[str]) -> int:
     except OSError as error:
         if not (advice := advice_for(error)):
             raise
-        return _say(error, f"{error}: {advice}", 1)
+        return _say(error, f"{error}: {advice}", 2 if error.errno == errno.ENAMETOOLONG else 1)
     except KeyboardInterrupt as error:
         return _say(error, "interrupted", 130)
 

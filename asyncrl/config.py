@@ -55,6 +55,8 @@ from asyncrl.textfile import read_text, read_toml
 
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
+LARGEST = 2**63 - 1
+"""Of whole numbers: SQLite, torch and the services' messages know none beyond."""
 RESTART_S = 120.0
 """How long calls wait for a service that starts again."""
 PACKAGED_RECIPES = Path(__file__).parent / "recipes"
@@ -338,7 +340,7 @@ def parse_config(
 
     others: the files that sections and keys are from which are not from `source`. checked: see `load_config`.
     """
-    if wrong := [f"  {key}: must be a finite number, got {value}" for key, value in not_finite(data)]:
+    if wrong := [f"  {key}: must be {expected}, got {value}" for key, value, expected in no_numbers(data)]:
         raise ConfigError(f"{source}: {len(wrong)} problem(s):\n" + "\n".join(wrong))
     try:
         return composed(Config).model_validate(data, strict=strict, context={"checked": checked})
@@ -352,16 +354,19 @@ def parse_config(
         raise ConfigError(f"{source}: {len(told)} problem(s):\n" + "\n".join(told)) from None
 
 
-def not_finite(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the keys of settings, those of environments and algorithms included, that are infinite or no number."""
+def no_numbers(value: Any, key: str = "") -> Iterator[tuple[str, float, str]]:
+    """Yield the keys of settings, those of environments and algorithms included, that are no number to compute with,
+    each with its value and what is expected."""
     if isinstance(value, float) and not math.isfinite(value):
-        yield key, value
+        yield key, value, "a finite number"
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        yield key, value, f"a whole number of 64 bits, at most {LARGEST}"
     elif isinstance(value, dict):
         for name, one in value.items():
-            yield from not_finite(one, f"{key}.{name}" if key else str(name))
+            yield from no_numbers(one, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
-            yield from not_finite(one, f"{key}.{number}")
+            yield from no_numbers(one, f"{key}.{number}")
 
 
 def override_config(config: Config, overrides: Sequence[str]) -> Config:

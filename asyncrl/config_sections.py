@@ -101,7 +101,7 @@ class RunConfig(Section):
     """Name of the run's folder; empty takes the recipe's name and the first free number. Letters, digits and `._-`."""
     folder: Annotated[str, PATH] = "runs"
     """Folder that holds the folders of runs, relative to the current one."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     """Seed of new parameters, of the engines and, where `buffer.max_staleness` is 0, of each turn's sampling."""
     python_path: Seldom[Annotated[list[str], PATH]] = Field(default_factory=list)
     """Folders in which import paths such as `my_env:MyEnv` are found, beside the one the run was started in."""

@@ -41,7 +41,13 @@ def escape_logging() -> None:
 
 def advice_for(error: BaseException) -> str:
     """Return what to do about an error of the system that does not say so itself; "" for any other."""
-    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno == errno.ENAMETOOLONG:
+        return "a name has at most 255 bytes, a path 4,095"
+    if error.errno == errno.EACCES:
+        return "this user may not do that"
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
         return ""
     if error.errno == errno.ENFILE:
         return "this machine has too many files open (fs.file-max)"

@@ -428,6 +428,19 @@ def test_a_plain_name_of_a_run_is_accepted(name):
     assert parse_config({**MINIMAL, "run": {"name": name}}).run.name == name
 
 
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("run.seed=4294967296", "run.seed: input should be less than 4294967296"),
+        ("data.seed=99999999999999999999", "data.seed: must be a whole number of 64 bits"),
+        ("env.config.size=-9223372036854775809", "env.config.size: must be a whole number of 64 bits"),
+    ],
+)
+def test_no_whole_number_is_larger_than_what_is_computed_with(override, why):
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        load_config("gridworld_grpo", [override])
+
+
 @pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
 @pytest.mark.parametrize(
     "key",

@@ -9,7 +9,10 @@ import sys
 
 import pytest
 
+from asyncrl.cli import main
 from asyncrl.console import advice_for, escape_logging, say, shown
+
+LONG = "x" * 300
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,26 @@ def test_too_many_open_files_come_with_what_to_do():
     assert told.startswith("too many files are open: a process may have ") and "ulimit -n " in told
     assert "fs.file-max" in advice_for(OSError(errno.ENFILE, "Too many open files in system"))
     assert advice_for(OSError(errno.EPERM, "no")) == advice_for(ValueError()) == ""
+    assert "255 bytes" in advice_for(OSError(errno.ENAMETOOLONG, "File name too long"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["config", LONG],
+        ["eval", LONG],
+        ["logs", LONG],
+        ["replay", LONG],
+        ["runs", "list", LONG],
+        ["train", "--resume", LONG],
+        ["try", "gridworld_grpo", f"data.train={LONG}", "env.name=math"],
+        ["env", "check", LONG],
+        ["trace", LONG],
+    ],
+)
+def test_a_name_that_no_file_can_have_is_a_wrong_command_line(command, capsys):
+    assert main(command) == 2
+    assert "asyncrl: " in capsys.readouterr().err
 
 
 HANGS_UP = """

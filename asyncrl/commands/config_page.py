@@ -265,11 +265,15 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
     for one in metadata:
         for kind, attribute, words in BOUNDS:
             if isinstance(one, kind):
-                yield f"{words} {getattr(one, attribute):g}"
+                yield f"{words} {_bound(getattr(one, attribute))}"
         if isinstance(one, MultipleOf):
             yield f"a multiple of {one.multiple_of}"
         if pattern := getattr(one, "pattern", None):
             yield f"`{pattern}`"
+
+
+def _bound(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _table(head: str, rows: list[Row]) -> str:
