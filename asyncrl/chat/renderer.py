@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +152,7 @@ class ChatRenderer:
         if (cached := self._recall(key)) is None:
             self._refuse_dropped(messages, tools, opening=True)
             text = self._render(messages, tools, generate=True)
-            _refuse_unseen(messages, text)
+            _refuse_unseen(messages, text, tools or ())
             cached = self._tokens(text, files)
             self._remember(key, cached)
         return cached
@@ -173,7 +174,9 @@ class ChatRenderer:
         key = _digest("observation", [*messages, dict(names or {})], tools)
         if (cached := self._recall(key)) is None:
             self._refuse_dropped(messages, tools, opening=False)
-            cached = self._tokens(self._after_assistant(messages, tools, names or {}), files)
+            text = self._after_assistant(messages, tools, names or {})
+            _refuse_unseen(messages, text)
+            cached = self._tokens(text, files)
             self._remember(key, cached)
         return cached
 
@@ -552,9 +555,26 @@ def called_names(message: Message) -> dict[str, str]:
     }
 
 
-def _refuse_unseen(messages: Sequence[Message], text: str) -> None:
-    """Raise `TemplateRefused` for a system message that a rendering has not: templates take one at a place that no
-    probe has, such as between two messages of the user, without a word."""
+_SHOWN_WORD = re.compile(r"[A-Za-z0-9]{3,60}")
+
+
+def _refuse_unseen(messages: Sequence[Message], text: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Raise `TemplateRefused` for what a rendering has not though no probe showed it, such as a system message between
+    two of the user, tools where a system message comes first, or the end of a long result.
+
+    Of results and the user's messages the first and the last word are looked for: templates write them as JSON, too.
+    """
+    for tool in tools:
+        if (name := tool.get("function", tool).get("name", "")) not in text:
+            raise TemplateRefused(f"the chat template does not show the tool {name!r} beside these messages")
+    for number, one in enumerate(messages, 1):
+        if one.get("role") in ("user", "tool") and isinstance(one.get("content"), str):
+            words = _SHOWN_WORD.findall(one["content"])
+            if lost := next((word for word in (words[:1] + words[-1:]) if word not in text), ""):
+                whose = "a result" if one["role"] == "tool" else "the user"
+                raise TemplateRefused(
+                    f"the chat template does not show {lost[:60]!r} of message {number}, of {whose}"
+                )
     systems = [
         (number, one["content"])
         for number, one in enumerate(messages, 1)

@@ -32,7 +32,9 @@ NEEDED_BY_TOOLS = (TOOLS, RESULT)
 """What a task with tools cannot be played without."""
 _ASK, _SAY, _TOLD, _MORE = "asyncrlask", "asyncrlsay", "asyncrltold", "asyncrlmore"
 _TOOL, _PARAMETER, _ARGUMENT = "asyncrltool", "asyncrlparameter", "asyncrlargument"
-_FIRST, _SECOND = "asyncrlresultone", "asyncrlresulttwo"
+_FIRST, _SECOND, _END = "asyncrlresultone", "asyncrlresulttwo", "asyncrlresultend"
+_LONG = f"{_FIRST} {'and so on ' * 200}{_END}"
+"""A result of the length that tools give: some templates cut it."""
 USER: Message = {"role": "user", "content": _ASK}
 PROBE_TOOL: dict[str, Any] = {
     "type": "function",
@@ -169,7 +171,7 @@ def probe_shown(forms: Traits, render: Render, observe: Callable[[list[Message],
     more_user: Message = {"role": "user", "content": _MORE}
     results: list[Message] = [
         {"role": "tool", "tool_call_id": tool_call_id(n), "name": _TOOL, "content": word}
-        for n, word in enumerate((_FIRST, _SECOND))
+        for n, word in enumerate((_LONG, _SECOND))
     ]
     call = call_message("", {_PARAMETER: _ARGUMENT})
     look(TEXT, lambda: render([user, said, more_user], None, True), _ASK, _MORE)
@@ -178,7 +180,7 @@ def probe_shown(forms: Traits, render: Render, observe: Callable[[list[Message],
         look(TOOL_PARAMETERS, lambda: render([user], tools, True), _PARAMETER)
     look(CALLS, lambda: render([user, call], None, False), _TOOL, _ARGUMENT)
     look(BARE_CALLS, lambda: render([user, call_message("", {})], None, False), _TOOL)
-    look(RESULT, lambda: observe(results[:1], tools), _FIRST)
+    look(RESULT, lambda: observe(results[:1], tools), _FIRST, _END)
     look(RESULTS, lambda: observe(results, tools), _FIRST, _SECOND)
     look(USER_AFTER_RESULT, lambda: observe([*results[:1], more_user], tools), _FIRST, _MORE)
     look(SYSTEM, lambda: render([system, user], None, True), _TOLD, _ASK)

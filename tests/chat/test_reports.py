@@ -178,3 +178,57 @@ def test_a_variable_that_the_template_does_not_read_is_told(tiny_model, tmp_path
     assert notes_on_arguments(renderer, {"enable_thinking": False}) == []
     (told,) = notes_on_arguments(renderer, {"thinking": False})
     assert told.startswith("model.chat_template_args: 'thinking' changes nothing")
+
+
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+BESIDE_THE_USER = (
+    "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
+    "{%- if tools and loop.first and message.role == 'user' %}{{ tools | tojson }}{%- endif %}"
+    "{%- for call in message.tool_calls or [] %}{{ call | tojson }}{%- endfor %}{{ '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+"""Shows tools beside a first message of the user alone."""
+CUTS = AS_JSON.replace(
+    "message.content or ''", "(message.content or '')[: 200 if message.role == 'tool' else 9999]"
+)
+LAST_FOUR = AS_JSON.replace("in messages", "in messages[-4:]")
+
+
+def test_tools_that_only_some_conversations_show_are_refused_where_they_are_not(renderer):
+    made = with_template(renderer, BESIDE_THE_USER, "<|im_end|>")
+    user = {"role": "user", "content": "Look at it."}
+    assert "look" in made.text(made.opening([user], [LOOK]))
+    with pytest.raises(TemplateRefused, match="does not show the tool 'look' beside these messages"):
+        made.opening([{"role": "system", "content": "Be brief."}, user], [LOOK])
+
+
+def test_a_result_that_the_template_cuts_is_refused(renderer):
+    made = with_template(renderer, CUTS, "<|im_end|>")
+    assert "asyncrlresultend" in made.traits.lacks("the result of a call")
+    whole = with_template(renderer, AS_JSON, "<|im_end|>")
+    long = {"role": "tool", "tool_call_id": "call00001", "content": f"first {'and so on ' * 200} final"}
+    assert "final" in whole.text(whole.observation([long], [LOOK], {"call00001": "look"}))
+
+
+def test_a_template_that_shows_the_newest_messages_alone_is_refused_where_there_are_more(renderer):
+    made = with_template(renderer, LAST_FOUR, "<|im_end|>")
+    said = [
+        {"role": role, "content": f"{word} of it"}
+        for word, role in zip(
+            ["seven", "yes", "eight", "no", "nine"], ["user", "assistant"] * 3, strict=False
+        )
+    ]
+    assert "eight" in made.text(made.opening(said[2:]))
+    with pytest.raises(TemplateRefused, match="does not show 'seven' of message 1, of the user"):
+        made.opening(said)
+
+
+@pytest.mark.parametrize(
+    "text", ['Say "a\\b" <now> & "then"', "zeile eins\nzeile zwei é\u2028", "1", "", "日本語"]
+)
+def test_a_result_that_the_template_writes_as_json_is_shown(renderer, text):
+    made = with_template(
+        renderer, AS_JSON.replace("message.content or ''", "(message.content or '') | tojson"), "<|im_end|>"
+    )
+    result = {"role": "tool", "tool_call_id": "call00001", "content": text}
+    assert len(made.observation([result], [LOOK], {"call00001": "look"}))
