@@ -67,7 +67,8 @@ _LETTERS = re.compile(r"[A-Za-z]+")
 _GREEK = re.compile(
     r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle|triangle|Delta|Omega)(?![A-Za-z])"
 )
-_MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(]|\\\{)")
+_MEMBER = re.compile(r"[A-Za-z]\s?\\in\s?(?=[\[(])")
+_OF_SET = re.compile(r"[A-Za-z]\s?\\in\s?(?=\\\{)")
 _COMMAND = re.compile(r"\\(?:begin|end)\s?\{\w{1,20}\*?\}|\\[A-Za-z]+")
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}(?![A-Za-z])")
 _FUNCTIONS = {
@@ -145,8 +146,12 @@ def plan(gold: str, answer: str) -> Plan:
     """Return whether the answer is the right one, or what computer algebra must be asked to know."""
     if max(len(gold), len(answer)) > 4 * EXPRESSION_CHARACTERS:
         return gold.strip() == answer.strip()
-    # "x \\in (0, 1)" says the interval, "x \\in \\{1, 2\\}" the set.
-    left, right = (rewritten(_MEMBER.sub("", canonical(text), count=1)) for text in (gold, answer))
+    # "x \\in (0, 1)" says the interval.
+    left, right = (_MEMBER.sub("", canonical(text), count=1) for text in (gold, answer))
+    if _OF_SET.match(left):
+        # Only then does an answer of this form say more than that x is one of several guesses.
+        left, right = _OF_SET.sub("", left, count=1), _OF_SET.sub("", right, count=1)
+    left, right = rewritten(left), rewritten(right)
     if not left or not right:
         return False
     if any(len(text) > EXPRESSION_CHARACTERS or _depth(text) > DEPTH for text in (left, right)):
