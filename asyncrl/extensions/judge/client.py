@@ -2,7 +2,7 @@
 
 | kind | request | answer |
 |---|---|---|
-| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | the numbers that are asked for, at its end (`questions`) |
+| `chat` | OpenAI `/v1/chat/completions` with the filled prompt | numbers at the end of the text (`questions`) |
 | `score` | `{"items": [{"task", "messages", "reward"}, ...]}` to the URL itself | `{"scores": [number or null, ...]}` |
 
 Equal questions are asked once: while a request is in flight others wait for it, afterwards the answer is remembered.

@@ -1,6 +1,12 @@
-"""A stand-in for a judge: a real HTTP server that answers as a script says."""
+"""A stand-in for a judge: a real HTTP server that answers as a script says.
 
+python -m tests.extensions.judge.server PORT     a process of its own that gives every conversation 5, slowly
+"""
+
+import asyncio
 import json
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -51,3 +57,25 @@ def chat(text):
         return 200, json.dumps({"choices": [{"message": {"content": said}, "finish_reason": "stop"}]})
 
     return answer
+
+
+def start_process(port, pause_s=0.0):
+    """Start the stand-in as a process, to be killed; it may not be listening yet."""
+    return subprocess.Popen([sys.executable, "-m", "tests.extensions.judge.server", str(port), str(pause_s)])
+
+
+def main():
+    app, answer = FastAPI(), chat("5")
+
+    @app.post("/v1/chat/completions")
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        await asyncio.sleep(float(sys.argv[2]))
+        status, text = answer(body)
+        return Response(text, status)
+
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+
+
+if __name__ == "__main__":
+    main()

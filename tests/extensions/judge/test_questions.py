@@ -109,5 +109,5 @@ def test_any_other_form_is_the_judges_failure(text, why):
 
 
 def test_a_reply_that_was_cut_off_is_no_score():
-    with pytest.raises(JudgeError, match="cut off after 544 tokens, see judge.max_tokens"):
+    with pytest.raises(JudgeError, match=r"cut off after 544 tokens, see judge\.max_tokens"):
         read("correct: 8\nbrief: 1", finish_reason="length")

@@ -65,7 +65,7 @@ def test_what_is_wrong_or_not_read_is_refused_by_its_key(judge, message):
 
 
 def test_an_agent_is_not_scored_by_functions_either():
-    with pytest.raises(ConfigError, match="judge.components must be left out for env.name='agent'"):
+    with pytest.raises(ConfigError, match=r"judge\.components must be left out for env\.name='agent'"):
         recipe(
             {"components": {"a": {"function": "m.py:f"}}},
             env={"name": "agent", "config": {"function": "m.py:g"}},
@@ -74,7 +74,7 @@ def test_an_agent_is_not_scored_by_functions_either():
 
 def test_a_function_that_is_not_there_is_refused_before_anything_starts(tmp_path):
     config = recipe({"components": {"a": {"function": f"{tmp_path}/none.py:f"}}})
-    with pytest.raises(ConfigError, match="judge.components.a.function: .*none.py"):
+    with pytest.raises(ConfigError, match=r"judge\.components\.a\.function: .*none\.py"):
         check_extensions(config)
 
 
