@@ -63,7 +63,7 @@ def shown_conversation(
     limit = level([len(text) for text in (*texts, *calls)], max_characters)
     lines = []
     for place, (message, text, call) in enumerate(zip(messages, texts, calls, strict=True)):
-        role = visible(str(message["role"])).splitlines()[0]
+        role = visible(str(message["role"])).partition("\n")[0]
         turn = f", turn {turns[place] + 1}" if numbered and place in turns else ""
         lines.append(f"[{role}{turn}] {_cut(text, limit)}")
         if call:
