@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from asyncrl import cli
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.registry import KINDS
-from asyncrl import cli
 from asyncrl.env.registry import ENVS
 from tests.chromium import open_chromium
 from tests.docs.blocks import ROOT, pages
