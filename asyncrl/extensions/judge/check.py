@@ -92,7 +92,8 @@ async def _carry_out(
 ) -> Finding:
     asked = [request(one, attack.make(one.wrong, form)) for one in QUESTIONS]
     found = await asyncio.gather(*(judge.score(one) for one in asked), return_exceptions=True)
-    gains, details = [], []
+    gains: list[float] = []
+    details: list[str] = []
     for question, one in zip(QUESTIONS, found, strict=True):
         if isinstance(one, JudgeError):
             details.append(f"{question.name}: not judged: {one}")

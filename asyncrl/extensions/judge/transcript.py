@@ -39,7 +39,7 @@ def whole_messages(messages: Sequence[Message], transcript: str) -> tuple[list[M
     messages: as the environment's side has them: malformed calls are left out, and a turn that was cut off.
     transcript: as it is stored with the trajectory (`data.transcript`), which has both; "" adds nothing.
     """
-    found, turns = list(messages), {}
+    found, turns = list(messages), dict[int, int]()
     for place, item in enumerate(json.loads(transcript) if transcript else ()):
         if (turn := item.get("turn")) is None:
             continue
