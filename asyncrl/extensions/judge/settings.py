@@ -63,11 +63,11 @@ class JudgeConfig(Section):
     components: dict[str, ComponentConfig] = Field(default_factory=dict)
     """Named parts of the score: tables `[judge.components.NAME]` with a `rubric` or a `function`, and `weight` and
     `scale` (docs/rewards.md). The score is their weighted sum."""
-    per_turn: bool = False
+    per_turn: Seldom[bool] = False
     """Have a chat judge score each turn of the main agent as well; a turn's score enters that turn's reward."""
-    samples: int = Field(1, ge=1, le=64)
+    samples: Seldom[int] = Field(1, ge=1, le=64)
     """Replies that a chat judge is asked for each episode; several are sampled at temperature 1."""
-    vote: Literal["mean", "median", "majority"] = "mean"
+    vote: Seldom[Literal["mean", "median", "majority"]] = "mean"
     """How the scores of several replies become one."""
     max_characters: Seldom[int] = Field(60_000, ge=1000)
     """Characters of a conversation that a chat judge is shown; longer messages are cut in their middle, with a note."""
