@@ -21,6 +21,7 @@ from pathlib import Path
 from asyncrl import __version__
 from asyncrl.console import advice_for, escape_logging, shown
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.extensions.table import Row, rows
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_last
@@ -139,10 +140,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the chosen command's arguments. Ends the process where they are wrong, or help was asked for."""
     arguments = _with_kind(arguments)
     parser = build_parser(arguments)
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        close = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+    known = commands()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+        close = difflib.get_close_matches(arguments[0], known, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        parser.error(f"unknown command {arguments[0]!r}; {hint}there are {', '.join(COMMANDS)}")
+        parser.error(f"unknown command {arguments[0]!r}; {hint}there are {', '.join(known)}")
     args, rest = parser.parse_known_args(arguments)
     if rest:
         # argparse leaves what follows an option whose list may be empty.
@@ -207,7 +209,17 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"asyncrl {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     chosen = next((a for a in arguments if not a.startswith("-")), None)
-    for name in COMMANDS:
-        if chosen not in COMMANDS or chosen == name:
+    known = commands()
+    for name, row in known.items():
+        if chosen in known and chosen != name:
+            continue
+        if row is None:
             importlib.import_module(f"asyncrl.commands.{MODULES.get(name, name)}").add(subparsers)
+        else:
+            row.load()(subparsers)
     return parser
+
+
+def commands() -> dict[str, Row | None]:
+    """Return all commands in the order `--help` shows them: those of `COMMANDS`, then what extensions add."""
+    return {**dict.fromkeys(COMMANDS), **{row.name: row for row in rows("commands")}}

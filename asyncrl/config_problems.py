@@ -8,7 +8,7 @@ import types
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from asyncrl.config_sections import PolicyConfig, Section
+from asyncrl.config_sections import Section
 
 KINDS = {
     str: "a text",
@@ -138,8 +138,8 @@ def _fields_at(parents: Sequence[Any], root: type[Section]) -> list[str]:
         ]
         return list(next(one for one in inside if one.__name__ == parents[-1]).model_fields)
     section: Any = root
-    if parents[:1] == ("policies",):
-        section, parents = PolicyConfig, parents[2:]
     for parent in parents:
-        section = section.model_fields[str(parent)].annotation
+        # Of a table whose names are free, such as `policies`, the kind of each of its values.
+        free = get_origin(section) is dict
+        section = get_args(section)[1] if free else section.model_fields[str(parent)].annotation
     return list(section.model_fields)

@@ -45,6 +45,7 @@ SEAMS = frozenset(
         "past_versions",
         "engine_hooks",
         "engine_additions",
+        "commands",
     }
 )
 """The tables that a file may have. CONTRIBUTING.md says what each is for, and by which protocol."""
@@ -71,6 +72,8 @@ class Row:
     """Which roles may call which of its routes, besides the launcher (buffer routes)."""
     fields: tuple[str, ...] = ()
     """Its fields of a trajectory's wire form (token extras)."""
+    provides: tuple[str, ...] = ()
+    """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
 
     def wanted(self, given: Any) -> bool:
         """Return whether a run asks for it. given: what the seam asks with.
@@ -138,7 +141,7 @@ def _tables(file: Path) -> Mapping[str, Any]:
 def _row(extension: str, table: dict[str, Any]) -> Row:
     for key in {"path", "prepare"} & table.keys():
         table[key] = f"{__package__}.{extension}.{table[key]}"
-    for key in {"asked", "absent", "fields"} & table.keys():
+    for key in {"asked", "absent", "fields", "provides"} & table.keys():
         table[key] = tuple(table[key])
     if "roles" in table:
         table["roles"] = {call: tuple(roles) for call, roles in table["roles"].items()}

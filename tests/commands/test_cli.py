@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from asyncrl.cli import COMMANDS, READER_GONE, main
+from asyncrl.cli import READER_GONE, commands, main
 from asyncrl.commands.serve import OPTIONS, ROLES
 
 
@@ -24,11 +24,11 @@ def run(capsys, *argv):
 def test_help_lists_every_command(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for command in COMMANDS:
+    for command in commands():
         assert re.search(rf"^    {command}\s", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands())
 def test_every_command_explains_itself(capsys, command):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from asyncrl.cli import COMMANDS, main
+from asyncrl.cli import commands, main
 from asyncrl.commands.completion import SHELLS
 
 
@@ -44,6 +44,6 @@ def test_bash_completes_commands_options_and_choices(script, words, offered):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_has_a_script_with_every_command(script, shell):
     text = script(shell)
-    assert [command for command in COMMANDS if command not in text] == []
+    assert [command for command in commands() if command not in text] == []
     if found := shutil.which(shell):
         subprocess.run([found, "-n"], input=text, text=True, check=True)

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from asyncrl import cli
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.registry import KINDS
-from asyncrl.cli import COMMANDS
 from asyncrl.env.registry import ENVS
 from tests.chromium import open_chromium
 from tests.docs.blocks import ROOT, pages
@@ -69,7 +69,7 @@ def test_no_page_loads_anything_from_another_machine(site):
 def test_the_reference_has_what_the_code_has(site):
     reference = site / "docs" / "reference"
     commands = (reference / "commands.html").read_text()
-    assert [name for name in COMMANDS if f'id="asyncrl-{name}"' not in commands] == []
+    assert [name for name in cli.commands() if f'id="asyncrl-{name}"' not in commands] == []
     assert "write a file with an environment to change" in commands
     parts = (reference / "parts.html").read_text()
     names = {name for known in (PRESETS, *KINDS.values()) for name in known}

@@ -1,80 +1,130 @@
 """Rewards of a judge: what it is asked, and what its answer does to an episode.
 
+    score = the judge's one number, or Σ weight of component c x score of c
+    reward = judge.weight x (score + the mean of the turns' scores, where turns are scored)
+
+A turn's part is in its own reward, the score in that of the last turn. A turn's part is its score over the number of
+turns: more turns do not earn more.
+
 The session is closed and no request waits on the engine while the judge works, so judging overlaps with everything
 else. A judge that fails says nothing about the policy: the episode fails with a class of its own, never with reward 0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from asyncrl.config import Config
-from asyncrl.errors import JudgeError
+from asyncrl.errors import EpisodeError, JudgeError
+from asyncrl.extensions.judge.functions import Functions
+from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores
 from asyncrl.extensions.judge.settings import JudgeConfig
+from asyncrl.extensions.judge.transcript import whole_messages
 from asyncrl.types import Message, Status, Task, Trajectory
 
 COMPONENT = "judge"
+"""The component that a judge without named ones gives; those are called "judge_" and their name."""
+TURNS = "judge_turns"
+"""The component with the mean of the turns' scores."""
 KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeRequest:
-    """One finished episode."""
-
-    task: Task
-    messages: tuple[Message, ...]
-    """The whole conversation between environment and policy."""
-    reward: float
-    """The environment's reward."""
 
 
 class Judge(Protocol):
     """Scores conversations. Safe to call from many episodes at once."""
 
-    async def score(self, request: JudgeRequest) -> float:
-        """Return the reward. Raises `JudgeError`."""
+    async def score(self, request: JudgeRequest) -> Scores:
+        """Return the scores. Raises `JudgeError`."""
         ...
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judgement does to a trajectory."""
+
+    reward: float
+    """What the last turn earns, beside its own score."""
+    components: Mapping[str, float]
+    turns: Mapping[int, float] = field(default_factory=dict)
+    """What turns earn, by their index."""
+
+
+@dataclass(frozen=True, slots=True)
 class Judging:
     """A judge and how its score enters the reward: `replace` it, or `add` to it, `weight` times the score.
 
-    Implements `episode.EpisodeEnd`.
+    judge: None where functions alone score. weights: of the components, where there are any. per_turn: whether the
+    judge scores turns. Implements `episode.EpisodeEnd`.
     """
 
-    judge: Judge
+    judge: Judge | None
     mode: Literal["replace", "add"] = "replace"
     weight: float = 1.0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    per_turn: bool = False
+    functions: Functions = field(default_factory=lambda: Functions({}))
 
     async def close(self) -> None:
         """See `EpisodeEnd`."""
-        await self.judge.close()
+        self.functions.close()
+        if self.judge is not None:
+            await self.judge.close()
 
     async def apply(
         self, played: Sequence[Trajectory], task: Task, messages: list[Message]
     ) -> tuple[Trajectory, ...]:
         """Return an episode's trajectories with their judged rewards; the main agent's is the first.
 
-        The judge reads the main agent's conversation. Every agent that has taken a turn gets the score, since they
-        share the task. Without a score the episode fails, and only the main agent's trajectory is returned.
+        The judge reads the main agent's conversation, with all that this agent wrote. Every agent that has taken a turn
+        gets the score, since they share the task; the scores of turns are the main agent's alone. Without a score the
+        episode fails, and only the main agent's trajectory is returned.
         """
         first, start = played[0], time.monotonic()
+        whole, turns = whole_messages(messages, first.conversation)
+        request = JudgeRequest(task, tuple(whole), first.reward, turns)
         try:
-            score = await self.judge.score(JudgeRequest(task, tuple(messages), first.reward))
-        except JudgeError as error:
+            if self.per_turn and set(turns.values()) != set(range(len(first.turns))):
+                raise JudgeError(
+                    f"turns cannot be scored: the transcript has {len(turns)} of {len(first.turns)} turns"
+                )
+            verdict = self._verdict(*await self._scores(request), len(first.turns))
+        except EpisodeError as error:
             why = str(error)[:2000]
             failed = replace(first, status=Status.FAILED, failure=error.failure, error=why, success=None)
             return (_timed(failed, start),)
-        first, *others = (with_score(one, self.weight * score, self.mode) for one in played)
-        return _timed(first, start), *others
+        shared = replace(verdict, turns={})
+        others = (with_verdict(one, shared, self.mode) for one in played[1:])
+        return _timed(with_verdict(first, verdict, self.mode), start), *others
+
+    async def _scores(self, request: JudgeRequest) -> tuple[Scores, dict[str, float]]:
+        """Return what the judge and what the functions say. Raises `JudgeError`, `NotJudged`."""
+        if self.judge is None:
+            return Scores({}), await self.functions.score(request)
+        scores, given = await asyncio.gather(self.judge.score(request), self.functions.score(request))
+        return scores, given
+
+    def _verdict(self, scores: Scores, given: Mapping[str, float], turns: int) -> Verdict:
+        if self.weights:
+            # Beside functions alone the judge scores turns, and gives its own number for nothing.
+            named = {name: value for name, value in scores.numbers.items() if name in self.weights} | dict(
+                given
+            )
+            total = sum(self.weights[name] * value for name, value in named.items())
+            components = {f"{COMPONENT}_{name}": value for name, value in named.items()}
+        else:
+            total = scores.numbers[OVERALL]
+            components = {COMPONENT: self.weight * total}
+        if scores.turns:
+            components[TURNS] = sum(scores.turns.values()) / turns
+        earned = {turn: self.weight * score / turns for turn, score in scores.turns.items()}
+        return Verdict(self.weight * total, components, earned)
 
 
 def _timed(trajectory: Trajectory, start: float) -> Trajectory:
@@ -82,25 +132,38 @@ def _timed(trajectory: Trajectory, start: float) -> Trajectory:
     return replace(trajectory, timing={**trajectory.timing, "judge_s": time.monotonic() - start})
 
 
-def with_score(trajectory: Trajectory, score: float, mode: Literal["replace", "add"]) -> Trajectory:
-    """Return the trajectory with `score` in its reward: credited to its last turn, kept as the component "judge".
+def with_verdict(trajectory: Trajectory, verdict: Verdict, mode: Literal["replace", "add"]) -> Trajectory:
+    """Return the trajectory with a verdict in its reward, in those of its turns, and in its components.
 
     `replace` takes the environment's rewards from all turns.
     """
-    turns = trajectory.turns
+    turns = list(trajectory.turns)
     if mode == "replace":
-        turns = tuple(replace(turn, reward=0.0) for turn in turns)
+        turns = [replace(turn, reward=0.0) for turn in turns]
+    for place, earned in verdict.turns.items():
+        turns[place] = replace(turns[place], reward=turns[place].reward + earned)
     if turns:
-        turns = (*turns[:-1], replace(turns[-1], reward=turns[-1].reward + score))
-    reward = score if mode == "replace" else trajectory.reward + score
+        turns[-1] = replace(turns[-1], reward=turns[-1].reward + verdict.reward)
+    judged = verdict.reward + sum(verdict.turns.values())
     return replace(
-        trajectory, turns=turns, reward=reward, components={**trajectory.components, COMPONENT: score}
+        trajectory,
+        turns=tuple(turns),
+        reward=judged if mode == "replace" else trajectory.reward + judged,
+        components={**trajectory.components, **verdict.components},
     )
 
 
 def judging(config: Config) -> Judging:
-    """Return the judge of a run with `judge.url`."""
+    """Return the judge of a run. Raises `ConfigError` for a function that is not there."""
     from asyncrl.extensions.judge.client import JudgeClient
 
     given = config.section(JudgeConfig)
-    return Judging(JudgeClient(given, os.environ.get(KEY, "")), given.mode, given.weight)
+    judge = JudgeClient(given, os.environ.get(KEY, ""), config.outage_timeout_s) if given.url else None
+    return Judging(
+        judge,
+        given.mode,
+        given.weight,
+        {name: one.weight for name, one in given.components.items()},
+        given.per_turn,
+        Functions(given.functions),
+    )

@@ -2,31 +2,110 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator, model_validator
 
 from asyncrl.config_sections import Section, Seldom, empty_or_url
 
+NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+"""The name of a component: it stands alone before a colon in a reply, and ends the name of a metric."""
+RESERVED = ("overall", "turn", "turns")
+"""Names that mean something else in a reply, or in Parquet."""
+DEFAULT_PROMPT = (
+    "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
+    "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
+)
+
+
+class ComponentConfig(Section):
+    """One part of a judge's reward: a criterion that the judge is told, or a function."""
+
+    rubric: str = ""
+    """What the judge is to look at."""
+    function: str = ""
+    """An import path such as `my.py:f`, called as a reward is (docs/rewards.md), in place of a rubric."""
+    weight: float = 1.0
+    """Factor of the component in the reward."""
+    scale: list[float] = Field(default_factory=lambda: [0.0, 10.0], min_length=2, max_length=2)
+    """The least and the most that the judge may give; what it gives is brought to 0 to 1."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ComponentConfig:
+        if bool(self.rubric.strip()) == bool(self.function):
+            raise ValueError("must have either a rubric or a function")
+        if self.function and "scale" in self.model_fields_set and self.scale != [0.0, 10.0]:
+            raise ValueError("a scale is for a rubric; a function returns what it is worth")
+        least, most = self.scale
+        if not -1e6 <= least < most <= 1e6:
+            raise ValueError("scale must be the least and the most, two numbers up to 1000000")
+        return self
+
 
 class JudgeConfig(Section):
-    """A judge or reward model that scores finished episodes; none without a `url`."""
+    """A judge or reward model that scores finished episodes; none without a `url` or `components`."""
 
     url: str = ""
-    """Address of the server; its API key is read from ASYNCRL_JUDGE_KEY."""
+    """Address of the server, with or without the `/v1` that ends it; its API key is read from ASYNCRL_JUDGE_KEY."""
     kind: Seldom[Literal["chat", "score"]] = "chat"
     """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
     model: str = ""
     """Model that a chat judge is asked for."""
-    prompt: Seldom[str] = (
-        "Rate from 0 to 10 how well the assistant did its task. Reason briefly, then give the number alone on the "
-        "last line.\n\nTask data: {task}\n\nConversation:\n{conversation}"
-    )
+    prompt: Seldom[str] = DEFAULT_PROMPT
     """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
-    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure."""
+    from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure. With
+    components or `per_turn`, `{form}` must stand in it, which says how the reply ends, and `{rubric}` may."""
     mode: Seldom[Literal["replace", "add"]] = "replace"
     """Whether the score is the reward, or is added to the environment's."""
     weight: Seldom[float] = 1.0
     """Factor of the score."""
+    components: dict[str, ComponentConfig] = Field(default_factory=dict)
+    """Named parts of the score: tables `[judge.components.NAME]` with a `rubric` or a `function`, and `weight` and
+    `scale` (docs/rewards.md). The score is their weighted sum."""
+    per_turn: Seldom[bool] = False
+    """Have a chat judge score each turn of the main agent as well; a turn's score enters that turn's reward."""
+    samples: Seldom[int] = Field(1, ge=1, le=64)
+    """Replies that a chat judge is asked for each episode; several are sampled at temperature 1."""
+    vote: Seldom[Literal["mean", "median", "majority"]] = "mean"
+    """How the scores of several replies become one."""
+    max_characters: Seldom[int] = Field(60_000, ge=1000)
+    """Characters of a conversation that a chat judge is shown; longer messages are cut in their middle, with a note."""
+    max_tokens: Seldom[int] = Field(512, ge=1)
+    """Tokens of a chat judge's reply at most; 16 more for each component and turn."""
+    max_requests: Seldom[int] = Field(0, ge=0)
+    """Requests that a rollout worker may send to the judge, repeated ones included; 0 for no limit. Once they are spent
+    the judge fails, and with it every episode that it would have scored."""
 
     _check_url = field_validator("url")(empty_or_url)
+
+    @field_validator("components")
+    @classmethod
+    def _check_names(cls, components: dict[str, ComponentConfig]) -> dict[str, ComponentConfig]:
+        for name in components:
+            if NAME.fullmatch(name) is None or name in RESERVED:
+                raise ValueError(
+                    f"{name!r} is no name of a component; allowed: up to 32 small letters, digits and _, a letter "
+                    f"first, and none of {', '.join(RESERVED)}"
+                )
+        return components
+
+    @property
+    def active(self) -> bool:
+        """Whether a run has a judge."""
+        return bool(self.url or self.components)
+
+    @property
+    def rubrics(self) -> dict[str, ComponentConfig]:
+        """The components that the judge itself scores."""
+        return {name: one for name, one in self.components.items() if one.rubric}
+
+    @property
+    def functions(self) -> dict[str, ComponentConfig]:
+        """The components that functions score."""
+        return {name: one for name, one in self.components.items() if one.function}
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether a reply ends with a line for each number that is asked for, and not with one number alone."""
+        return bool(self.rubrics) or self.per_turn

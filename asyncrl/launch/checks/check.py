@@ -77,9 +77,13 @@ def check_recipe(config: Config) -> None:
 
 
 def env_needs(config: Config) -> dict[str, str]:
-    """Return what the objective reads of an environment's steps (`Env.provides`), with the key that asks for it."""
+    """Return what the objective reads of an environment's steps (`Env.provides`), with the key that asks for it.
+
+    What trajectories have at the end of an episode anyway, no environment must give.
+    """
     settings = resolve_settings(config.algo)
     words = part_needs("advantage", settings["advantage"])
+    words -= {word for row in rows("episode_ends") if row.wanted(config) for word in row.provides}
     asking = f"algo.advantage.name={settings['advantage']['name']!r}"
     return {word: asking for word in ("components", "matches") if word in words}
 

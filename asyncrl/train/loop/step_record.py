@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,8 +14,12 @@ import numpy as np
 from asyncrl.train.loop.voids import void_metrics
 from asyncrl.train.step.step import StepReport
 from asyncrl.train.step.step_batch import StepBatch
+from asyncrl.types import Trajectory
 from asyncrl.weights.chunks import SHORT_KINDS
 from asyncrl.weights.publish import PublishReport
+
+MOST_COMPONENTS = 64
+"""Components whose means are told: an agent's program may name any number."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class StepRecord:
             "reward/mean": float(rewards.mean()),
             "reward/std": float(rewards.std()),
             **({"success/mean": float(np.mean(successes))} if successes else {}),
+            **component_means(fresh),
             "staleness/mean": sum(lag * n for lag, n in batch.lags.items()) / num_tokens,
             "staleness/max": max(batch.lags, default=0),
             "tokens/trained": report.num_tokens,
@@ -105,6 +110,15 @@ class StepRecord:
             "replay/tokens": sum(t.num_sampled for t in rows),
             "replay/age_max": batch.step - min(t.min_version for t in rows),
         }
+
+
+def component_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean of each reward component over the trajectories that have it, of `MOST_COMPONENTS` at most."""
+    found: dict[str, list[float]] = {}
+    for one in trajectories:
+        for name, value in one.components.items():
+            found.setdefault(name, []).append(value)
+    return {f"component/{name}": float(np.mean(found[name])) for name in sorted(found)[:MOST_COMPONENTS]}
 
 
 def publish_metrics(published: PublishReport) -> dict[str, float]:

@@ -3,61 +3,20 @@
 import asyncio
 import dataclasses
 import json
-import threading
-from contextlib import contextmanager
 
 import pytest
-import uvicorn
-from fastapi import FastAPI, Request, Response
 
 from asyncrl.errors import JudgeError
 from asyncrl.extensions.judge.client import JudgeClient
-from asyncrl.extensions.judge.judging import JudgeRequest
+from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.types import Task
-from tests.app_thread import free_port
-
-
-class Endpoint:
-    """Answers as `script` says, call by call; the last entry is repeated."""
-
-    def __init__(self, *script):
-        self.script, self.bodies, self.keys = list(script), [], []
-        self.app = FastAPI()
-        self.app.post("/score")(self.answer)
-        self.app.post("/v1/chat/completions")(self.answer)
-
-    async def answer(self, request: Request) -> Response:
-        body = await request.json()
-        self.bodies.append(body)
-        self.keys.append(request.headers.get("authorization"))
-        make = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        status, text = make(body)
-        return Response(text, status)
-
-
-@contextmanager
-def serving(endpoint):
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(endpoint.app, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        while not server.started:
-            pass
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
+from tests.extensions.judge.server import Endpoint, chat, serving
 
 
 def lengths(body):
     """A reward model that likes short conversations."""
     return 200, json.dumps({"scores": [1.0 / len(item["messages"]) for item in body["items"]]})
-
-
-def chat(text):
-    return lambda body: (200, json.dumps({"choices": [{"message": {"content": text}}]}))
 
 
 def broken(body):
@@ -74,7 +33,8 @@ def score_all(url, requests, key="", **config):
         chosen = {"url": url, "kind": "score", **config}
         client = JudgeClient(JudgeConfig(**chosen), key)
         try:
-            return await asyncio.gather(*(client.score(r) for r in requests), return_exceptions=True), client
+            found = await asyncio.gather(*(client.score(r) for r in requests), return_exceptions=True)
+            return [one.numbers[OVERALL] if isinstance(one, Scores) else one for one in found], client
         finally:
             await client.close()
 
@@ -251,7 +211,7 @@ def test_a_failed_question_may_be_asked_again_later():
         try:
             with pytest.raises(JudgeError):
                 await client.score(request(0))
-            return await client.score(request(0))
+            return (await client.score(request(0))).numbers[OVERALL]
         finally:
             await client.close()
 

@@ -1,0 +1,140 @@
+"""`asyncrl judge check RECIPE` and `asyncrl judge agree FILE RECIPE`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncrl.extensions.judge.agreement import Agreement
+    from asyncrl.extensions.judge.check import Report
+    from asyncrl.extensions.judge.client import JudgeClient
+    from asyncrl.extensions.judge.settings import JudgeConfig
+
+
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
+    parser = subparsers.add_parser("judge", help="attack a recipe's judge, or compare it with labels")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    check = commands.add_parser(
+        "check",
+        help="send answers that try to get a score they have not earned",
+        description="Send answers that try to get a score they have not earned. Exit status 0: all of them held.",
+    )
+    _add_recipe(check)
+    check.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="attacks whose name contains TEXT"
+    )
+    check.set_defaults(run=run_check)
+    agree = commands.add_parser(
+        "agree",
+        help="compare the judge's scores with labels, and see what else they follow",
+        description="Compare the judge's scores with labels, and see whether length or order moves them.",
+    )
+    agree.add_argument("file", metavar="FILE", type=Path, help="JSON lines (docs/rewards.md)")
+    _add_recipe(agree)
+    agree.add_argument("--pairs", type=int, default=100, help="pairs to compare in both orders (default 100)")
+    agree.set_defaults(run=run_agree)
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="recipe with a [judge]: a file, folder or name")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Exit status: 0 all held, 1 an attack did something, or the judge does not tell right from wrong."""
+    from asyncrl.errors import ConfigError
+    from asyncrl.extensions.judge.check import attacks_named, check
+
+    if not attacks_named(args.only):
+        raise ConfigError(f"--only: no attack has a name with {' or '.join(args.only)}")
+    report = _with_judge(args, lambda config, judge: check(config, judge, args.only))
+    if args.json:
+        print(json.dumps(asdict(report), indent=1))
+    else:
+        _print_report(report)
+    return 0 if report.held else 1
+
+
+def run_agree(args: argparse.Namespace) -> int:
+    """Exit status 0 once there is a report, whatever it says."""
+    from asyncrl.extensions.judge.agreement import agree, read_rows
+
+    rows = read_rows(args.file)
+    found = _with_judge(args, lambda config, judge: agree(config, judge, rows, args.pairs))
+    if args.json:
+        print(json.dumps(asdict(found), indent=1))
+    else:
+        _print_agreement(found)
+    return 0
+
+
+def _with_judge(args: argparse.Namespace, ask: Callable[[JudgeConfig, JudgeClient], Awaitable[Any]]) -> Any:
+    """Return what `ask` says of the recipe's judge. Raises `ConfigError` for a recipe without a server."""
+    from asyncrl.config import load_config
+    from asyncrl.errors import ConfigError
+    from asyncrl.extensions.judge.client import JudgeClient
+    from asyncrl.extensions.judge.judging import KEY
+    from asyncrl.extensions.judge.settings import JudgeConfig
+
+    config = load_config(args.recipe, args.overrides).section(JudgeConfig)
+    if not config.url:
+        raise ConfigError(
+            f"judge.url: recipe {args.recipe} has no judge; give one, such as judge.url=http://..."
+        )
+
+    async def scenario() -> Any:
+        judge = JudgeClient(config, os.environ.get(KEY, ""))
+        try:
+            return await ask(config, judge)
+        finally:
+            await judge.close()
+
+    return asyncio.run(scenario())
+
+
+def _print_report(report: Report) -> None:
+    for finding in report.findings:
+        print(f"{finding.status:10} {finding.attack:30} gain {finding.gain:+.2f}")
+        for detail in finding.details:
+            print(f"           {detail[:300]}")
+    held = sum(one.status == "held" for one in report.findings)
+    print(f"\n{held} held, {len(report.findings) - held} did not")
+    if report.blind:
+        print(
+            f"on {', '.join(report.blind)} the right answer got no more than the wrong one: this judge cannot tell "
+            "them apart, and that attacks gain nothing there says nothing"
+        )
+
+
+def _print_agreement(found: Agreement) -> None:
+    low, high = found.interval
+    print(f"rows            {found.rows}, of which {found.failed} could not be judged")
+    if found.first_error:
+        print(f"                first error: {found.first_error[:300]}")
+    print(
+        f"agreement       Spearman {found.spearman:+.3f} (95 %: {low:+.3f} to {high:+.3f}), "
+        f"Kendall {found.kendall:+.3f}"
+    )
+    if found.auc is not None:
+        print(f"                area under the ROC curve {found.auc:.3f}")
+    print(
+        f"length          of scores {found.length:+.3f}, of labels {found.label_length:+.3f}, of scores beyond the "
+        f"labels' {found.partial_length:+.3f}"
+    )
+    if found.pairs is None:
+        print("pairs           none was compared")
+        return
+    pairs = found.pairs
+    print(
+        f"pairs           {pairs.count}: the better one preferred {pairs.better:.1%}, both orders agree "
+        f"{pairs.consistent:.1%}, the one shown first preferred {pairs.first:.1%}"
+    )

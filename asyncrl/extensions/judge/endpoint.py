@@ -1,0 +1,147 @@
+"""The judge's server over HTTP: requests in flight are bounded, counted, and repeated.
+
+A reply in another form, and a request that is refused (HTTP 4xx), is asked for `ATTEMPTS` times. A server that is away
+(no connection, no answer, HTTP 429 and 5xx) is waited for: it may be starting again, and an episode that fails
+meanwhile costs a rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import aiohttp
+
+from asyncrl.clock import now_s
+from asyncrl.errors import JudgeError
+from asyncrl.outage_log import OutageLog
+
+log = logging.getLogger("asyncrl.judge")
+
+ATTEMPTS = 3
+TIMEOUT_S = 60.0
+MAX_IN_FLIGHT = 32
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 10.0
+CHAT = "/chat/completions"
+VERSION = "/v1"
+
+T = TypeVar("T")
+
+
+class Away(JudgeError):
+    """The judge's server does not serve now. The same request may be answered later."""
+
+
+class Spent(JudgeError):
+    """No further request may be sent."""
+
+
+class Endpoint:
+    """Sends requests to one address.
+
+    max_requests: how many may be sent, 0 for any number. outage_s: how long a server that is away is waited for; it is
+    asked `ATTEMPTS` times at least.
+    """
+
+    def __init__(self, url: str, key: str = "", max_requests: int = 0, outage_s: float = 0.0) -> None:
+        self.url = url
+        self.max_requests = max_requests
+        self.outage_s = outage_s
+        self.sent = 0
+        """Requests sent so far, repeated ones included."""
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._outage = OutageLog(log, f"the judge {url} is away")
+        self._http: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def ask(self, body: dict[str, Any], read: Callable[[Any], T]) -> T:
+        """Return what `read` makes of the answer; it raises `JudgeError` for one that is none.
+
+        Raises `JudgeError` saying what the server said last.
+        """
+        async with self._limit:
+            return await self._ask(body, read)
+
+    async def _ask(self, body: dict[str, Any], read: Callable[[Any], T]) -> T:
+        deadline, attempts, refused = now_s() + self.outage_s, 0, 0
+        away, worked = False, False
+        try:
+            while True:
+                attempts += 1
+                try:
+                    answer = read(await self._post(body))
+                    worked = True
+                    return answer
+                except Spent:
+                    raise
+                except Away as error:
+                    problem: JudgeError = error
+                    self._outage.failed(error, away)
+                    away = True
+                    ends = attempts >= ATTEMPTS and now_s() >= deadline
+                except JudgeError as error:
+                    problem = error
+                    refused += 1
+                    ends = refused >= ATTEMPTS
+                if ends:
+                    raise JudgeError(f"judge {self.url}: {problem} ({attempts} attempts)") from problem
+                await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** min(attempts - 1, 10), LONGEST_PAUSE_S))
+        finally:
+            if away:
+                self._outage.ended(worked)
+
+    async def _post(self, body: dict[str, Any]) -> Any:
+        self._spend()
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                headers=self._headers, connector=aiohttp.TCPConnector(limit=MAX_IN_FLIGHT)
+            )
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with self._http.post(self.url, json=body, timeout=timeout) as response:
+                text = await response.text()
+                if response.status != 200:
+                    kind = Away if response.status in (408, 429) or response.status >= 500 else JudgeError
+                    raise kind(f"HTTP {response.status}: {text[:300]}")
+        except TimeoutError:
+            raise Away(f"no answer within {TIMEOUT_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Away(f"{type(error).__name__}: {error}") from error
+        except ValueError as error:
+            raise JudgeError(f"{type(error).__name__}: {error}") from error
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise JudgeError(f"{type(error).__name__}: {error}") from error
+
+    def _spend(self) -> None:
+        """Count a request that is about to be sent. Raises `Spent` where there may be no further one."""
+        if self.max_requests and self.sent >= self.max_requests:
+            raise Spent(
+                f"judge {self.url}: judge.max_requests={self.max_requests} are spent: this worker sends no further "
+                "request, and episodes fail for want of a score; resume the run with more"
+            )
+        self.sent += 1
+        if self.sent == self.max_requests:
+            log.error(
+                "judge %s: the last of judge.max_requests=%d is sent; from now on episodes fail for want of a score",
+                self.url,
+                self.max_requests,
+            )
+
+
+def chat_url(url: str) -> str:
+    """Return the route of chat completions of a server, whose address people give with `/v1` or without."""
+    base = url.rstrip("/")
+    if base.endswith(CHAT):
+        return base
+    return f"{base}{CHAT}" if base.endswith(VERSION) else f"{base}{VERSION}{CHAT}"

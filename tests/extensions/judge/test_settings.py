@@ -1,0 +1,91 @@
+"""What `[judge]` may be, and what it rules out."""
+
+import pytest
+
+from asyncrl.config import parse_config
+from asyncrl.errors import ConfigError
+from asyncrl.extensions.judge.settings import JudgeConfig
+from asyncrl.launch.checks.check import check_extensions, check_recipe
+
+URL = {"url": "http://j"}
+RUBRIC = {"rubric": "Is it right?"}
+
+
+def recipe(judge, **sections):
+    return parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "judge": judge} | sections)
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ({**URL, "components": {"a": {}}}, "judge.components.a: must have either a rubric or a function"),
+        (
+            {**URL, "components": {"a": {**RUBRIC, "function": "m.py:f"}}},
+            "judge.components.a: must have either a rubric or a function",
+        ),
+        (
+            {**URL, "components": {"a": {**RUBRIC, "scale": [5, 1]}}},
+            "judge.components.a: scale must be the least and the most",
+        ),
+        ({**URL, "components": {"a": {**RUBRIC, "scale": [5]}}}, "judge.components.a.scale"),
+        (
+            {"components": {"a": {"function": "m.py:f", "scale": [0, 1]}}},
+            "judge.components.a: a scale is for a rubric",
+        ),
+        ({**URL, "components": {"a": {"rubrik": "x"}}}, "judge.components.a.rubrik: unknown key"),
+        ({**URL, "components": {"Right": RUBRIC}}, "judge.components: 'Right' is no name of a component"),
+        ({**URL, "components": {"turn": RUBRIC}}, "judge.components: 'turn' is no name of a component"),
+        ({"components": {"a": RUBRIC}}, "judge.url: must be given with judge.components with a rubric"),
+        ({"per_turn": True}, "judge.url: must be given with judge.per_turn"),
+        ({"samples": 2}, "judge.url: must be given with judge.samples"),
+        ({**URL, "samples": 0}, "judge.samples"),
+        ({**URL, "kind": "score", "per_turn": True}, "judge.kind: must be 'chat' with judge.per_turn"),
+        ({**URL, "kind": "score", "samples": 2}, "judge.kind: must be 'chat' with judge.samples"),
+        (
+            {**URL, "kind": "score", "components": {"a": RUBRIC}},
+            "judge.kind: must be 'chat' with judge.components",
+        ),
+        ({**URL, "vote": "median"}, "judge.vote: is not read with judge.samples=1, got 'median'"),
+        ({"max_requests": 5}, "judge.max_requests: is not read without a judge.url, got 5"),
+        ({**URL, "prompt": "Rate it."}, "judge.prompt: must contain {conversation}, got 'Rate it.'"),
+        (
+            {**URL, "prompt": "{conversation}", "components": {"a": RUBRIC}},
+            "judge.prompt: must contain {form}: it says how the reply to several questions ends",
+        ),
+        (
+            {**URL, "components": {"a": {"function": "m.py:f"}}},
+            "judge.components: must have one with a rubric where there is a judge.url",
+        ),
+    ],
+)
+def test_what_is_wrong_or_not_read_is_refused_by_its_key(judge, message):
+    with pytest.raises(ConfigError) as refused:
+        recipe(judge)
+    assert message in str(refused.value)
+
+
+def test_an_agent_is_not_scored_by_functions_either():
+    with pytest.raises(ConfigError, match=r"judge\.components must be left out for env\.name='agent'"):
+        recipe(
+            {"components": {"a": {"function": "m.py:f"}}},
+            env={"name": "agent", "config": {"function": "m.py:g"}},
+        )
+
+
+def test_a_function_that_is_not_there_is_refused_before_anything_starts(tmp_path):
+    config = recipe({"components": {"a": {"function": f"{tmp_path}/none.py:f"}}})
+    with pytest.raises(ConfigError, match=r"judge\.components\.a\.function: .*none\.py"):
+        check_extensions(config)
+
+
+def test_components_of_a_judge_are_what_gdpo_learns_from_where_the_environment_gives_none():
+    silent = {"env": {"name": "tests.env.test_provided:Silent"}, "algo": {"preset": "gdpo"}}
+    check_recipe(recipe(URL, **silent))
+    with pytest.raises(ConfigError, match="gives no components"):
+        check_recipe(recipe({}, **silent))
+
+
+def test_a_judge_is_there_with_a_server_or_with_functions():
+    assert [JudgeConfig(**one).active for one in ({}, URL, {"components": {"a": {"function": "m.py:f"}}})] == [
+        False, True, True,
+    ]  # fmt: skip
