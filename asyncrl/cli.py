@@ -38,6 +38,7 @@ COMMANDS = (
     "serve",
     "eval",
     "compare",
+    "leaderboard",
     "push",
     "study",
     "sft",

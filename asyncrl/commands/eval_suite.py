@@ -12,10 +12,11 @@ from typing import Any
 
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError
-from asyncrl.evaluation.report import Cell, html_report, markdown_report
+from asyncrl.evaluation.report import html_report, markdown_report
 from asyncrl.evaluation.results import evaluate_samples
 from asyncrl.evaluation.samples import SampleFile
 from asyncrl.evaluation.suite import Suite, check_digests, part_tasks
+from asyncrl.evaluation.tables import Cell
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.evaluation.suite import check_suite, open_evaluation, play_suite, suite_config
 
