@@ -19,7 +19,8 @@ def add(subparsers: Subparsers) -> None:
         "leaderboard",
         help="put evaluations of checkpoints on one page: scores, differences, regressions",
         description="Put all evaluations that `asyncrl eval --suite` and --on left in a folder on one page: "
-        "checkpoints by suites and data sets, with 95%% intervals, and paired differences from one of them, regressions first.",
+        "checkpoints by suites and data sets, with 95%% intervals, and paired differences from one of "
+        "them, regressions first.",
     )
     parser.add_argument(
         "folder", type=Path, nargs="?", default=Path("evals"), metavar="FOLDER", help="(evals)"

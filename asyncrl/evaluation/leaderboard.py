@@ -136,8 +136,8 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
         for one in (
             Table(
                 "Regressions",
-                f"Scores that are lower than those of {board['against']}: the p-value of the paired difference, adjusted "
-                f"for all differences of this page, is below {SURE:g}.",
+                f"Scores that are lower than those of {board['against']}: the p-value of the paired difference, "
+                f"adjusted for all differences of this page, is below {SURE:g}.",
                 header,
                 lost,
             ),
