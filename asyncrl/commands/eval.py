@@ -78,6 +78,14 @@ def add(subparsers: Subparsers) -> None:
         help="write each episode as a line of JSON, for `asyncrl compare`; not with --suite and --on",
     )
     parser.add_argument(
+        "--trained-on",
+        action="append",
+        default=[],
+        metavar="FILE|SET",
+        help="with --suite and --on: training data that the report looks for in the tasks, beside that of the runs "
+        "that the checkpoints are of; may be repeated",
+    )
+    parser.add_argument(
         "--fail-under",
         type=float,
         help="exit with 1 when the mean reward, or the score of any checkpoint on a suite, is below this",

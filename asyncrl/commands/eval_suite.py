@@ -13,10 +13,11 @@ from typing import Any
 from asyncrl import __version__
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.evaluation.report import html_report, markdown_report
-from asyncrl.evaluation.results import evaluate_samples
+from asyncrl.evaluation.results import evaluate_samples, without
 from asyncrl.evaluation.samples import SampleFile
 from asyncrl.evaluation.suite import Suite, check_digests, part_tasks
 from asyncrl.evaluation.tables import Cell
+from asyncrl.evaluation.trained_on import look_for, training_data
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.evaluation.suite import check_suite, open_evaluation, play_suite, suite_config
 
@@ -36,6 +37,7 @@ def run_suite(args: argparse.Namespace, suite: Suite) -> int:
     tasks = {name: part_tasks(name, part) for name, part in suite.parts.items()}
     check_digests(suite, tasks)
     check_suite(suite, tasks, configs)
+    training = training_data(args.checkpoint, args.trained_on)
     folder = args.out or Path("evals") / suite.name
     checkpoints = open_evaluation(folder, suite, tasks, configs)
     file = SampleFile(folder)
@@ -50,7 +52,8 @@ def run_suite(args: argparse.Namespace, suite: Suite) -> int:
                 error.add_note(f"logs of this evaluation: {work / 'logs'}; the same command goes on with it")
                 raise
             progress.end()
-        result = _write(folder, suite, file, checkpoints, num_tasks)
+        leakage = look_for(tasks, training)
+        result = _write(folder, suite, file, checkpoints, num_tasks, leakage)
     finally:
         file.close()
     for name, one in result["checkpoints"].items():
@@ -62,6 +65,7 @@ def run_suite(args: argparse.Namespace, suite: Suite) -> int:
                 f"{one['second']}: {one['difference']:+.3f} [{one['ci_low']:+.3f}, {one['ci_high']:+.3f}] against "
                 f"{one['first']}, p = {one['p_holm']:.4f}"
             )
+    _say_leakage(leakage)
     print(f"report: {folder / 'report.html'}")
     if args.fail_under is None:
         return 0
@@ -80,9 +84,20 @@ def any_under(means: dict[str, float | None], limit: float) -> bool:
 
 
 def _write(
-    folder: Path, suite: Suite, file: SampleFile, checkpoints: Sequence[str], num_tasks: int
+    folder: Path,
+    suite: Suite,
+    file: SampleFile,
+    checkpoints: Sequence[str],
+    num_tasks: int,
+    leakage: dict[str, Any],
 ) -> dict[str, Any]:
     """Write `results.json`, `report.md` and `report.html`; return the results."""
+    overlapping = {
+        listed["task"]
+        for sources in leakage["parts"].values()
+        for one in sources.values()
+        for listed in one["overlapping"]
+    }
     result = {
         "suite": suite.name,
         "version": suite.version,
@@ -93,11 +108,27 @@ def _write(
         "asyncrl": __version__,
         "complete": len(file.rows) == len(checkpoints) * num_tasks * suite.samples,
         **evaluate_samples(file.rows, checkpoints, suite.samples),
+        "contamination": {
+            **leakage,
+            "scores_without": without(file.rows, overlapping) if overlapping else {},
+        },
     }
     write_json(folder / "results.json", json.loads(json.dumps(result)), indent=2)
     (folder / "report.md").write_text(markdown_report(result), encoding="utf-8")
     (folder / "report.html").write_text(html_report(result, file.rows), encoding="utf-8")
     return result
+
+
+def _say_leakage(leakage: dict[str, Any]) -> None:
+    for part, sources in leakage["parts"].items():
+        for source, one in sources.items():
+            if one["overlapping"]:
+                print(
+                    f"{part}: {len(one['overlapping'])} of {one['tasks']} tasks overlap with the training data {source}; "
+                    "the report has the scores without them"
+                )
+    for note in leakage["notes"]:
+        print(f"note: {note}", file=sys.stderr)
 
 
 class _Progress:

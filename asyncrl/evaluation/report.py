@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from asyncrl.evaluation.contamination import SHORTEST_ANSWER, N
 from asyncrl.evaluation.tables import Cell, Table, html_page, markdown_page
 
 SHOWN_REGRESSIONS = 15
+SHOWN_OVERLAPPING = 10
 MAX_MESSAGE_CHARS = 4000
 """The most characters of one message in the report; the samples hold all of it."""
 
@@ -51,6 +53,7 @@ def report_tables(result: Mapping[str, Any]) -> list[Table]:
         ]
         found.append(Table(title, "", (key.removesuffix("s"), "checkpoint", "score", "samples"), rows))
     found += _regressions(result["comparisons"])
+    found += _contamination(result.get("contamination"))
     found.append(
         Table(
             "Failures",
@@ -79,6 +82,50 @@ def html_report(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) ->
         shown = [_trajectory(by_id[chosen]) for chosen in one["worst"]]
         worst += [f"<h2>Worst trajectories of {html.escape(name)}</h2>", *shown] if shown else []
     return html_page(_title(result), _summary(result), report_tables(result), worst)
+
+
+def _contamination(found: Mapping[str, Any] | None) -> Iterator[Table]:
+    if found is None:
+        return
+    looked = [
+        (part, source, one) for part, sources in found["parts"].items() for source, one in sources.items()
+    ]
+    yield Table(
+        "Leakage",
+        f"Overlapping: tasks that share {N} words in a row with the training data, or all of theirs. Repeated: tasks "
+        f"with the text of an earlier one. Answer shown: the right answer, of {SHORTEST_ANSWER} characters or more, "
+        "stands in the question. " + " ".join(found["notes"]),
+        ("part", "training data", "rows", "tasks", "overlapping", "repeated", "answer shown"),
+        [
+            [
+                part,
+                source or "not known",
+                str(one["rows"]) if source else "",
+                str(one["tasks"]),
+                str(len(one["overlapping"])) if source else "",
+                str(len(one["repeated"])),
+                str(len(one["answered"])),
+            ]
+            for part, source, one in looked
+        ],
+    )
+    yield Table(
+        "Scores without overlapping tasks",
+        "",
+        ("checkpoint", "score"),
+        [[name, Cell(interval)] for name, interval in found["scores_without"].items()],
+    )
+    yield Table(
+        "Overlapping tasks",
+        f"Those that share most, at most {SHOWN_OVERLAPPING} of each part and training data. Share: of the task's "
+        "word sequences, how many the training data has.",
+        ("part", "task", "row", "share"),
+        [
+            [part, listed["task"], f"{source}: {listed['row']}", f"{listed['share']:.2f}"]
+            for part, source, one in looked
+            for listed in one["overlapping"][:SHOWN_OVERLAPPING]
+        ],
+    )
 
 
 def _title(result: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ its success where its part judges episodes, else its reward.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -37,6 +37,19 @@ def evaluate_samples(rows: Sequence[Row], checkpoints: Sequence[str], samples: i
     by_checkpoint = {name: grouped[name] for name in checkpoints if name in grouped}
     found = {name: _checkpoint(mine, judged, samples) for name, mine in by_checkpoint.items()}
     return {"checkpoints": found, "comparisons": _comparisons(by_checkpoint, judged)}
+
+
+def without(rows: Sequence[Row], tasks: Collection[str]) -> dict[str, Any]:
+    """Return the score of each checkpoint without some tasks, which are named as their samples name them.
+
+    A checkpoint of which no other sample counts is left out.
+    """
+    judged = {row["part"] for row in rows if row["success"] is not None}
+    kept = [row for row in rows if counts(row) and row["task"] not in tasks]
+    return {
+        name: asdict(clustered_mean(_by_task(mine, lambda row: score(row, judged))))
+        for name, mine in _grouped(kept, lambda row: [row["checkpoint"]]).items()
+    }
 
 
 def score(row: Row, judged: set[str]) -> float:
