@@ -48,7 +48,18 @@ def add(subparsers: Subparsers) -> None:
         "--on",
         metavar="SET[=FILE],...",
         help="known data sets (`asyncrl env list` has them), from the hub or from files, such as "
-        "gsm8k=test.jsonl,svamp",
+        "gsm8k=test.jsonl,svamp; or tasks of lm-eval, such as lm-eval/gsm8k,lm-eval/arc_easy, which lm-eval plays and "
+        "judges",
+    )
+    parser.add_argument(
+        "--fewshot", type=int, help="with lm-eval/TASK: examples before a question (the task's own)"
+    )
+    parser.add_argument(
+        "--examples", metavar="FILE", help="with lm-eval/TASK=FILE: rows that examples are taken from"
+    )
+    parser.add_argument("--chat", action="store_true", help="with lm-eval/TASK: use the chat template")
+    parser.add_argument(
+        "--include", metavar="FOLDER", help="with lm-eval/TASK: a folder of task files of your own"
     )
     parser.add_argument("--limit", type=int, help="with --on: the first tasks of each set (all)")
     parser.add_argument("--max-tokens", type=int, help=f"with --on: tokens of an answer ({MAX_TOKENS})")
@@ -117,6 +128,16 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.run.checkpoints import newest_of_run
 
     args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
+    lm_only = {"examples": args.examples, "fewshot": args.fewshot, "chat": args.chat, "include": args.include}
+    if given := [name for name, value in lm_only.items() if value and "lm-eval/" not in (args.on or "")]:
+        raise ConfigError(f"eval: --{given[0]} goes with --on lm-eval/TASK")
+    if args.on and "lm-eval/" in args.on:
+        from asyncrl.commands.eval_lm import run_lm_eval
+
+        for option in ("tasks", "rows", "samples", "recipe", "max_tokens", "trained_on"):
+            if getattr(args, option):
+                raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on lm-eval/TASK")
+        return run_lm_eval(args, _sets(args.on))
     if args.on:
         from asyncrl.commands.eval_suite import run_suite
         from asyncrl.evaluation.suite import suite_on

@@ -42,9 +42,9 @@ def contamination(
 
     questions: by the id of the task. training: where a row is, and its text.
 
-    `overlapping` are the tasks that share words with the training data, with the row and the share of the task's
-    n-grams that the data has; `repeated` those whose text an earlier task has; `answered` those with the right answer in
-    the question.
+    `overlapping` are the tasks that share words with the training data, with the row and the share of the
+    task's n-grams that the data has; `repeated` those whose text an earlier task has; `answered` those with the right
+    answer in the question.
     """
     words = {task: _words(question.text) for task, question in questions.items()}
     told = {task: found for task, found in words.items() if len(found) >= FEWEST}

@@ -134,9 +134,11 @@ def _title(result: Mapping[str, Any]) -> str:
 
 def _summary(result: Mapping[str, Any]) -> str:
     state = "" if result["complete"] else " The evaluation is not complete."
+    temperature = result["temperature"]
+    at = "" if temperature is None else f" at temperature {temperature:g}"
     return (
-        f"{result['description']} {result['tasks']} tasks, {result['samples']} samples each at temperature "
-        f"{result['temperature']:g}; asyncrl {result['asyncrl']}.{state}"
+        f"{result['description']} {result['tasks']} tasks, {result['samples']} samples each{at}; asyncrl "
+        f"{result['asyncrl']}.{state}"
     ).strip()
 
 
