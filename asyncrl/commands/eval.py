@@ -51,6 +51,12 @@ def add(subparsers: Subparsers) -> None:
         "gsm8k=test.jsonl,svamp; or tasks of lm-eval, such as lm-eval/gsm8k,lm-eval/arc_easy, which lm-eval plays and "
         "judges",
     )
+    parser.add_argument("--temperature", type=float, help="with --on: of the answers (1.0)")
+    parser.add_argument(
+        "--thinking",
+        choices=("on", "off"),
+        help="whether the model thinks first, where its chat template knows of it",
+    )
     parser.add_argument(
         "--fewshot", type=int, help="with lm-eval/TASK: examples before a question (the task's own)"
     )
@@ -117,7 +123,9 @@ def run(args: argparse.Namespace) -> int:
             "eval: give one of --env NAME, --harness NAME, --suite NAME and --on SET; a run's folder (runs/NAME), or "
             "--recipe RECIPE, needs none, and its own held-out tasks are played"
         )
-    for option in ("limit", "max_tokens"):
+    if args.thinking:
+        args.overrides.append(f"model.chat_template_args.enable_thinking={json.dumps(args.thinking == 'on')}")
+    for option in ("limit", "max_tokens", "temperature"):
         if getattr(args, option) is not None and not args.on:
             raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
     if bool(args.harness) != isinstance(args.tasks, str):
@@ -134,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
     if args.on and "lm-eval/" in args.on:
         from asyncrl.commands.eval_lm import run_lm_eval
 
-        for option in ("tasks", "rows", "samples", "recipe", "max_tokens", "trained_on"):
+        for option in ("tasks", "rows", "samples", "recipe", "max_tokens", "temperature", "trained_on"):
             if getattr(args, option):
                 raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on lm-eval/TASK")
         return run_lm_eval(args, _sets(args.on))
@@ -147,9 +155,20 @@ def run(args: argparse.Namespace) -> int:
                 raise ConfigError(
                     f"eval: --{option} goes with --env or a run; --on has --limit and writes all samples"
                 )
-        return run_suite(
-            args, suite_on(_sets(args.on), args.limit or 0, args.samples or 1, args.max_tokens or MAX_TOKENS)
+        least = {"limit": 1, "samples": 1, "max_tokens": 1, "temperature": 0}
+        for option, smallest in least.items():
+            if (value := getattr(args, option)) is not None and not value >= smallest:
+                raise ConfigError(
+                    f"eval: --{option.replace('_', '-')}: must be at least {smallest}, got {value}"
+                )
+        suite = suite_on(
+            _sets(args.on),
+            args.limit or 0,
+            args.samples or 1,
+            args.max_tokens or MAX_TOKENS,
+            1.0 if args.temperature is None else args.temperature,
         )
+        return run_suite(args, suite)
     if args.suite:
         from asyncrl.commands.eval_suite import run_suite
         from asyncrl.evaluation.suite import load_suite

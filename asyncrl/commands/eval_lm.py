@@ -13,7 +13,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluation.samples import RECORD, SampleFile
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.launch.checks.check import check_model
-from asyncrl.launch.evaluation.lm_eval import PREFIX, VERSION, Asked, make_environment, play, rows
+from asyncrl.launch.evaluation.lm_eval import PREFIX, VERSION, Asked, lm_eval_python, play, rows
 from asyncrl.run.model_folder import context_length, fingerprint
 
 LONGEST_CONTEXT = 4096
@@ -26,7 +26,7 @@ def run_lm_eval(args: argparse.Namespace, sets: dict[str, str]) -> int:
     configs = {checkpoint: _config(checkpoint, args) for checkpoint in args.checkpoint}
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config, policy=False)
-    python = make_environment()
+    python = lm_eval_python()
     name = "_".join(name.replace("/", "-") for name in sets)[:100]
     folder = args.out or Path("evals") / name
     suite = {

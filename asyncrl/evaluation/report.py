@@ -164,7 +164,8 @@ def _votes(checkpoints: Mapping[str, Any]) -> Table:
     ]
     note = (
         "Success of the answer that is chosen among k samples without knowing the right one: the most frequent, the "
-        "shortest, or the most frequent by votes per logarithm of its length. Over tasks with k samples that count "
+        "shortest, the most frequent by votes per logarithm of its length, or by the scores of a judge. "
+        "Over tasks with k samples that count "
         "and an answer; unbiased. Tokens are those of k samples on average."
     )
     return Table("Votes", note, ("checkpoint", "chosen by", "k", "success", "tokens"), rows)

@@ -1,28 +1,25 @@
 """Benchmarks of lm-eval, played and judged by lm-eval itself against a checkpoint that asyncrl serves.
 
-lm-eval has an environment of its own, which the first evaluation makes: it asks for packages that do not fit beside those
-of asyncrl, whose other packages it borrows.
+lm-eval has an environment of its own, which the first evaluation makes: it asks for packages that do not fit beside
+those of asyncrl, whose other packages it borrows.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
 import shutil
 import subprocess
-import sys
-import sysconfig
-import venv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asyncrl.config import Config
-from asyncrl.errors import InfrastructureError, UnavailableError
+from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.samples import sample_id
+from asyncrl.launch.evaluation.environments import make_environment
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.run.folder import cache_folder
 from asyncrl.textfile import parse_lines
@@ -31,7 +28,6 @@ PREFIX = "lm-eval/"
 """How `asyncrl eval --on` names a task of lm-eval."""
 VERSION = "0.4.13"
 PACKAGES = (f"lm-eval[api,ifeval]=={VERSION}",)
-INSTALL_S = 900.0
 MAIN = Path(__file__).with_name("lm_eval_main.py")
 SHARES = ("exact_match", "acc", "pass@1")
 """Metrics of lm-eval that say whether an answer is right, in the order in which one is taken for the score."""
@@ -54,41 +50,9 @@ class Asked:
     seed: int = 0
 
 
-def make_environment(packages: tuple[str, ...] = PACKAGES, cache: Path | None = None) -> Path:
-    """Return the interpreter of an environment with these packages and, otherwise, this one's; made once.
-
-    A process that finds another at it waits. Raises `UnavailableError` where they cannot be installed.
-    """
-    folder = ((cache or cache_folder()) / "environments" / packages[0].partition("[")[0]).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    python, made = folder / "venv" / "bin" / "python", folder / "packages"
-    borrowed = sysconfig.get_paths()["purelib"]
-    wanted = f"{sys.executable}\n{borrowed}\n{packages}\n"
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if made.is_file() and made.read_text() == wanted:
-            return python
-        print(f"installing {' '.join(packages)} into {folder}, once", file=sys.stderr, flush=True)
-        made.unlink(missing_ok=True)
-        venv.create(folder / "venv", clear=True, symlinks=True)
-        site = next((folder / "venv").glob("lib/python*/site-packages"))
-        (site / "others.pth").write_text(f"{borrowed}\n")
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", str(python)]
-        try:
-            done = subprocess.run(
-                [*pip, "install", "--no-compile", *packages],
-                capture_output=True,
-                text=True,
-                timeout=INSTALL_S,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired:
-            raise UnavailableError(f"{packages[0]} was not installed within {INSTALL_S:g} s") from None
-        if done.returncode:
-            wrong = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-            raise UnavailableError(f"{packages[0]} could not be installed: {' '.join(wrong)[-500:]}")
-        made.write_text(wanted)
-    return python
+def lm_eval_python() -> Path:
+    """Return the interpreter of lm-eval's environment, made by the first evaluation. Raises as `make_environment`."""
+    return make_environment(PACKAGES, cache_folder() / "environments" / "lm-eval")
 
 
 def play(asked: Asked, python: Path, checkpoint: str, config: Config, folder: Path) -> list[dict[str, Any]]:
@@ -150,8 +114,8 @@ def play(asked: Asked, python: Path, checkpoint: str, config: Config, folder: Pa
 def rows(said: list[dict[str, Any]], checkpoint: str) -> Iterator[dict[str, Any]]:
     """Yield a sample for each question, as `samples.jsonl` has those of suites.
 
-    A question's verdict is that of the task's first filter; those of others are components, named METRIC,FILTER. A task whose
-    metrics are no shares of right answers has its first metric as reward, and no verdict.
+    A question's verdict is that of the task's first filter; those of others are components, named METRIC,FILTER. A task
+    whose metrics are no shares of right answers has its first metric as reward, and no verdict.
     """
     by_question: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for one in said:
