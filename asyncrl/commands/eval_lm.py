@@ -103,7 +103,9 @@ def _opened(folder: Path, suite: dict[str, Any]) -> dict[str, Any]:
     if record is None:
         if any(folder.iterdir()):
             raise ConfigError(f"--out {folder}: is not empty and holds no evaluation; give another folder")
-        return {"suite": suite, "tasks": {}, "checkpoints": {}}
+        record = {"suite": suite, "tasks": {}, "checkpoints": {}}
+        # An evaluation that fails leaves logs, and goes on when its command is given again.
+        write_json(folder / RECORD, record)
     if record["suite"] != suite:
         different = [key for key in suite if suite[key] != record["suite"].get(key)]
         raise ConfigError(

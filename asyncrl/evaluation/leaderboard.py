@@ -173,6 +173,9 @@ def _columns(record: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
     if all(part.get("set") for part in suite["parts"].values()):
         # A data set is the same column whatever others were played beside it, and wherever its file lay.
         for name, part in suite["parts"].items():
+            if name not in tasks:
+                # lm-eval says what its tasks are when it has played them.
+                continue
             known = {key: part[key] for key in ("set", "env")}
             yield _digest([sampling, known, tasks[name]]), name, [name]
         return

@@ -96,7 +96,7 @@ def play(asked: Asked, python: Path, checkpoint: str, config: Config, folder: Pa
         env["OPENAI_API_KEY"] = token
         with open(folder / "logs" / "lm_eval.log", "w") as log:
             done = subprocess.run(
-                [str(python), str(MAIN), str(request), str(samples)],
+                [str(python), "-P", str(MAIN), str(request), str(samples)],
                 env=env,
                 stdout=log,
                 stdin=subprocess.DEVNULL,
