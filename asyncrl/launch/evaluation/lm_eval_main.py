@@ -5,9 +5,13 @@
 The API key is `OPENAI_API_KEY`. SAMPLES gets a line for each question and filter of the answers.
 """
 
+from __future__ import annotations
+
+import difflib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def main(request: dict, out: Path) -> None:
@@ -23,14 +27,20 @@ def main(request: dict, out: Path) -> None:
         "max_length": request["max_length"],
         "seed": request["seed"],
     }
+    manager = TaskManager(include_path=request["include"] or None)
+    folder = out.parent / "tasks"
+    folder.mkdir(exist_ok=True)
     found = lm_eval.simple_evaluate(
         "local-completions",
         model,
-        tasks=[_with_files(name, files) for name, files in request["tasks"].items()],
+        tasks=[
+            _task(manager, folder, name, files, request["fewshot"])
+            for name, files in request["tasks"].items()
+        ],
         num_fewshot=request["fewshot"],
         limit=request["limit"],
         apply_chat_template=request["chat"],
-        task_manager=TaskManager(include_path=request["include"] or None),
+        task_manager=manager,
         bootstrap_iters=0,
     )
     if found is None:
@@ -58,20 +68,39 @@ def main(request: dict, out: Path) -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-def _with_files(name: str, files: dict[str, str]) -> object:
-    """Return a task with its rows from files, by split, in place of the hub's."""
+def _task(manager: Any, folder: Path, name: str, files: dict[str, str], fewshot: int | None) -> str:
+    """Return what names a task: the name, or a file of it with its rows from files in place of the hub's.
+
+    files: by split. fewshot: examples that were asked for; None for the task's own number.
+    """
+    if name not in manager.all_tasks:
+        close = difflib.get_close_matches(name, manager.all_tasks, n=1)
+        raise SystemExit(f"lm-eval has no task {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if not files:
         return name
-    return {
+    known = manager.task_index[name]
+    examples = fewshot if fewshot is not None else (known.cfg or {}).get("num_fewshot") or 0
+    if examples and "train" not in files:
+        raise SystemExit(
+            f"lm-eval/{name} shows {examples} examples before a question; give their rows by --examples FILE, or "
+            "--fewshot 0"
+        )
+    split = "train" if "train" in files else None
+    own = {
+        "include": str(known.yaml_path),
         "task": name,
         "dataset_path": "json",
         "dataset_name": None,
         "dataset_kwargs": {"data_files": files},
         "test_split": "test",
         "validation_split": None,
-        "training_split": "train" if "train" in files else None,
-        "fewshot_split": "train" if "train" in files else None,
+        "training_split": split,
+        "fewshot_split": split,
     }
+    file = folder / f"{name}.yaml"
+    # JSON is YAML.
+    file.write_text(json.dumps(own), encoding="utf-8")
+    return str(file)
 
 
 if __name__ == "__main__":
