@@ -40,6 +40,7 @@ COMMANDS = (
     "serve",
     "eval",
     "compare",
+    "leaderboard",
     "push",
     "study",
     "sft",

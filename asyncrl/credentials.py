@@ -256,8 +256,8 @@ def stored_credentials(folder: Path) -> Credentials:
 
 
 def role_token(credentials: Credentials, argv: Sequence[str]) -> str:
-    """Return the credentials that `asyncrl ARGV` needs, and no more; "" for commands that make their own."""
-    if argv[0] != "serve":
+    """Return the credentials that `asyncrl ARGV` needs, and no more; "" for commands that make or read their own."""
+    if argv[0] != "serve" or "--token-file" in argv:
         return ""
     role = argv[1]
     if role == "buffer":

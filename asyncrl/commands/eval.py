@@ -48,7 +48,24 @@ def add(subparsers: Subparsers) -> None:
         "--on",
         metavar="SET[=FILE],...",
         help="known data sets (`asyncrl env list` has them), from the hub or from files, such as "
-        "gsm8k=test.jsonl,svamp",
+        "gsm8k=test.jsonl,svamp; or tasks of lm-eval, such as lm-eval/gsm8k,lm-eval/arc_easy, which lm-eval plays and "
+        "judges",
+    )
+    parser.add_argument("--temperature", type=float, help="with --on: of the answers (1.0)")
+    parser.add_argument(
+        "--thinking",
+        choices=("on", "off"),
+        help="whether the model thinks first, where its chat template knows of it",
+    )
+    parser.add_argument(
+        "--fewshot", type=int, help="with lm-eval/TASK: examples before a question (the task's own)"
+    )
+    parser.add_argument(
+        "--examples", metavar="FILE", help="with lm-eval/TASK=FILE: rows that examples are taken from"
+    )
+    parser.add_argument("--chat", action="store_true", help="with lm-eval/TASK: use the chat template")
+    parser.add_argument(
+        "--include", metavar="FOLDER", help="with lm-eval/TASK: a folder of task files of your own"
     )
     parser.add_argument("--limit", type=int, help="with --on: the first tasks of each set (all)")
     parser.add_argument("--max-tokens", type=int, help=f"with --on: tokens of an answer ({MAX_TOKENS})")
@@ -78,6 +95,14 @@ def add(subparsers: Subparsers) -> None:
         help="write each episode as a line of JSON, for `asyncrl compare`; not with --suite and --on",
     )
     parser.add_argument(
+        "--trained-on",
+        action="append",
+        default=[],
+        metavar="FILE|SET",
+        help="with --suite and --on: training data that the report looks for in the tasks, beside that of the runs "
+        "that the checkpoints are of; may be repeated",
+    )
+    parser.add_argument(
         "--fail-under",
         type=float,
         help="exit with 1 when the mean reward, or the score of any checkpoint on a suite, is below this",
@@ -98,7 +123,9 @@ def run(args: argparse.Namespace) -> int:
             "eval: give one of --env NAME, --harness NAME, --suite NAME and --on SET; a run's folder (runs/NAME), or "
             "--recipe RECIPE, needs none, and its own held-out tasks are played"
         )
-    for option in ("limit", "max_tokens"):
+    if args.thinking:
+        args.overrides.append(f"model.chat_template_args.enable_thinking={json.dumps(args.thinking == 'on')}")
+    for option in ("limit", "max_tokens", "temperature"):
         if getattr(args, option) is not None and not args.on:
             raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
     if bool(args.harness) != isinstance(args.tasks, str):
@@ -109,6 +136,16 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.run.checkpoints import newest_of_run
 
     args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
+    lm_only = {"examples": args.examples, "fewshot": args.fewshot, "chat": args.chat, "include": args.include}
+    if given := [name for name, value in lm_only.items() if value and "lm-eval/" not in (args.on or "")]:
+        raise ConfigError(f"eval: --{given[0]} goes with --on lm-eval/TASK")
+    if args.on and "lm-eval/" in args.on:
+        from asyncrl.commands.eval_lm import run_lm_eval
+
+        for option in ("tasks", "rows", "samples", "recipe", "max_tokens", "temperature", "trained_on"):
+            if getattr(args, option):
+                raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on lm-eval/TASK")
+        return run_lm_eval(args, _sets(args.on))
     if args.on:
         from asyncrl.commands.eval_suite import run_suite
         from asyncrl.evaluation.suite import suite_on
@@ -118,9 +155,20 @@ def run(args: argparse.Namespace) -> int:
                 raise ConfigError(
                     f"eval: --{option} goes with --env or a run; --on has --limit and writes all samples"
                 )
-        return run_suite(
-            args, suite_on(_sets(args.on), args.limit or 0, args.samples or 1, args.max_tokens or MAX_TOKENS)
+        least = {"limit": 1, "samples": 1, "max_tokens": 1, "temperature": 0}
+        for option, smallest in least.items():
+            if (value := getattr(args, option)) is not None and not value >= smallest:
+                raise ConfigError(
+                    f"eval: --{option.replace('_', '-')}: must be at least {smallest}, got {value}"
+                )
+        suite = suite_on(
+            _sets(args.on),
+            args.limit or 0,
+            args.samples or 1,
+            args.max_tokens or MAX_TOKENS,
+            1.0 if args.temperature is None else args.temperature,
         )
+        return run_suite(args, suite)
     if args.suite:
         from asyncrl.commands.eval_suite import run_suite
         from asyncrl.evaluation.suite import load_suite

@@ -5,39 +5,15 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-STYLES = Path(__file__).with_name("report.css")
+from asyncrl.evaluation.contamination import SHORTEST_ANSWER, N
+from asyncrl.evaluation.tables import Cell, Table, html_page, markdown_page
+
 SHOWN_REGRESSIONS = 15
+SHOWN_OVERLAPPING = 10
 MAX_MESSAGE_CHARS = 4000
 """The most characters of one message in the report; the samples hold all of it."""
-
-Interval = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell with a number that has an interval."""
-
-    interval: Interval | None
-    signed: bool = False
-
-    def text(self) -> str:
-        if self.interval is None:
-            return "none counted"
-        sign, low, high = "+" if self.signed else "", self.interval["ci_low"], self.interval["ci_high"]
-        bounds = "" if low is None else f" [{low:{sign}.3f}, {high:{sign}.3f}]"
-        return f"{self.interval['mean']:{sign}.3f}{bounds}"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    title: str
-    note: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
 
 
 def report_tables(result: Mapping[str, Any]) -> list[Table]:
@@ -77,6 +53,7 @@ def report_tables(result: Mapping[str, Any]) -> list[Table]:
         ]
         found.append(Table(title, "", (key.removesuffix("s"), "checkpoint", "score", "samples"), rows))
     found += _regressions(result["comparisons"])
+    found += _contamination(result.get("contamination"))
     found.append(
         Table(
             "Failures",
@@ -94,36 +71,60 @@ def report_tables(result: Mapping[str, Any]) -> list[Table]:
 
 def markdown_report(result: Mapping[str, Any]) -> str:
     """Return `report.md`."""
-    lines = [f"# {_title(result)}", "", _summary(result), ""]
-    for table in report_tables(result):
-        lines += [f"## {table.title}", "", *([table.note, ""] if table.note else [])]
-        lines += [_line(table.header), _line(["---"] * len(table.header))]
-        lines += [*(_line([_text(cell) for cell in row]) for row in table.rows), ""]
-    return "\n".join(lines)
+    return markdown_page(_title(result), _summary(result), report_tables(result))
 
 
 def html_report(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return `report.html`. rows: the samples, of which the worst are shown whole."""
     by_id = {row["id"]: row for row in rows}
-    title = html.escape(_title(result))
-    body = [f"<h1>{title}</h1>", f"<p>{html.escape(_summary(result))}</p>"]
-    for number, table in enumerate(report_tables(result)):
-        body += [f'<h2 id="t{number}">{html.escape(table.title)}</h2>']
-        body += [f"<p>{html.escape(table.note)}</p>"] if table.note else []
-        # A table that is wider than a phone scrolls by itself, also by the keyboard.
-        body += [f'<div class="table" role="region" aria-labelledby="t{number}" tabindex="0"><table>']
-        body += ["<thead><tr>", *(f'<th scope="col">{html.escape(one)}</th>' for one in table.header)]
-        body += ["</tr></thead><tbody>"]
-        body += ["<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in table.rows]
-        body += ["</tbody></table></div>"]
+    worst: list[str] = []
     for name, one in result["checkpoints"].items():
         shown = [_trajectory(by_id[chosen]) for chosen in one["worst"]]
-        body += [f"<h2>Worst trajectories of {html.escape(name)}</h2>", *shown] if shown else []
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{STYLES.read_text(encoding='utf-8')}</style></head>\n"
-        f"<body><main>\n{chr(10).join(body)}\n</main></body></html>\n"
+        worst += [f"<h2>Worst trajectories of {html.escape(name)}</h2>", *shown] if shown else []
+    return html_page(_title(result), _summary(result), report_tables(result), worst)
+
+
+def _contamination(found: Mapping[str, Any] | None) -> Iterator[Table]:
+    if found is None:
+        return
+    looked = [
+        (part, source, one) for part, sources in found["parts"].items() for source, one in sources.items()
+    ]
+    yield Table(
+        "Leakage",
+        f"Overlapping: tasks that share {N} words in a row with the training data, or all of theirs. Repeated: tasks "
+        f"with the text of an earlier one. Answer shown: the right answer, of {SHORTEST_ANSWER} characters or more, "
+        "stands in the question. " + " ".join(found["notes"]),
+        ("part", "training data", "rows", "tasks", "overlapping", "repeated", "answer shown"),
+        [
+            [
+                part,
+                source or "not known",
+                str(one["rows"]) if source else "",
+                str(one["tasks"]),
+                str(len(one["overlapping"])) if source else "",
+                str(len(one["repeated"])),
+                str(len(one["answered"])),
+            ]
+            for part, source, one in looked
+        ],
+    )
+    yield Table(
+        "Scores without overlapping tasks",
+        "",
+        ("checkpoint", "score"),
+        [[name, Cell(interval)] for name, interval in found["scores_without"].items()],
+    )
+    yield Table(
+        "Overlapping tasks",
+        f"Those that share most, at most {SHOWN_OVERLAPPING} of each part and training data. Share: of the task's "
+        "word sequences, how many the training data has.",
+        ("part", "task", "row", "share"),
+        [
+            [part, listed["task"], f"{source}: {listed['row']}", f"{listed['share']:.2f}"]
+            for part, source, one in looked
+            for listed in one["overlapping"][:SHOWN_OVERLAPPING]
+        ],
     )
 
 
@@ -133,9 +134,11 @@ def _title(result: Mapping[str, Any]) -> str:
 
 def _summary(result: Mapping[str, Any]) -> str:
     state = "" if result["complete"] else " The evaluation is not complete."
+    temperature = result["temperature"]
+    at = "" if temperature is None else f" at temperature {temperature:g}"
     return (
-        f"{result['description']} {result['tasks']} tasks, {result['samples']} samples each at temperature "
-        f"{result['temperature']:g}; asyncrl {result['asyncrl']}.{state}"
+        f"{result['description']} {result['tasks']} tasks, {result['samples']} samples each{at}; asyncrl "
+        f"{result['asyncrl']}.{state}"
     ).strip()
 
 
@@ -161,7 +164,8 @@ def _votes(checkpoints: Mapping[str, Any]) -> Table:
     ]
     note = (
         "Success of the answer that is chosen among k samples without knowing the right one: the most frequent, the "
-        "shortest, or the most frequent by votes per logarithm of its length. Over tasks with k samples that count "
+        "shortest, the most frequent by votes per logarithm of its length, or by the scores of a judge. "
+        "Over tasks with k samples that count "
         "and an answer; unbiased. Tokens are those of k samples on average."
     )
     return Table("Votes", note, ("checkpoint", "chosen by", "k", "success", "tokens"), rows)
@@ -200,33 +204,6 @@ def _regressions(comparisons: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
             ]
             note = f"Tasks that score less than with {one['first']}, those that lost most first."
             yield Table(f"Regressions of {one['second']}", note, ("task", "before", "now"), rows)
-
-
-def _text(cell: str | Cell) -> str:
-    return cell.text() if isinstance(cell, Cell) else cell
-
-
-def _line(cells: Sequence[str]) -> str:
-    escaped = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
-
-
-def _cell(cell: str | Cell) -> str:
-    text = html.escape(_text(cell))
-    if not isinstance(cell, Cell) or cell.interval is None or cell.interval["ci_low"] is None:
-        return text
-    least, mean, most = cell.interval["ci_low"], cell.interval["mean"], cell.interval["ci_high"]
-    start, end = (-1.0, 1.0) if cell.signed else (0.0, 1.0)
-    if not start <= least <= most <= end:
-        # Rewards have no scale of their own.
-        return text
-    low, middle, high = (4 + 152 * (value - start) / (end - start) for value in (least, mean, most))
-    zero = 4 + 152 * -start / (end - start)
-    return (
-        f'{text}<svg aria-hidden="true" viewBox="0 0 160 16"><line class="axis" x1="4" y1="8" x2="156" y2="8"/>'
-        f'<line class="axis" x1="{zero:.1f}" y1="2" x2="{zero:.1f}" y2="14"/>'
-        f'<line x1="{low:.1f}" y1="8" x2="{high:.1f}" y2="8"/><circle cx="{middle:.1f}" cy="8" r="3.5"/></svg>'
-    )
 
 
 def _trajectory(row: Mapping[str, Any]) -> str:

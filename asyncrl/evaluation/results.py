@@ -7,13 +7,13 @@ its success where its part judges episodes, else its reward.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from asyncrl.evaluation.comparison import compare, holm
 from asyncrl.evaluation.statistics import clustered_mean, pass_at_k, pass_hat_k
-from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k
+from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k, weighted_majority_at_k
 from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.rewards.answers.quantities import read_canonical
 from asyncrl.types import FailureClass
@@ -21,6 +21,8 @@ from asyncrl.types import FailureClass
 Row = Mapping[str, Any]
 WORST = 10
 """Samples of each checkpoint that the report shows whole."""
+JUDGE = "judge"
+"""The component of a sample's reward that a judge gave."""
 MAX_VOTES = 64
 """Samples that vote at most."""
 REGRESSIONS = 50
@@ -37,6 +39,19 @@ def evaluate_samples(rows: Sequence[Row], checkpoints: Sequence[str], samples: i
     by_checkpoint = {name: grouped[name] for name in checkpoints if name in grouped}
     found = {name: _checkpoint(mine, judged, samples) for name, mine in by_checkpoint.items()}
     return {"checkpoints": found, "comparisons": _comparisons(by_checkpoint, judged)}
+
+
+def without(rows: Sequence[Row], tasks: Collection[str]) -> dict[str, Any]:
+    """Return the score of each checkpoint without some tasks, which are named as their samples name them.
+
+    A checkpoint of which no other sample counts is left out.
+    """
+    judged = {row["part"] for row in rows if row["success"] is not None}
+    kept = [row for row in rows if counts(row) and row["task"] not in tasks]
+    return {
+        name: asdict(clustered_mean(_by_task(mine, lambda row: score(row, judged))))
+        for name, mine in _grouped(kept, lambda row: [row["checkpoint"]]).items()
+    }
 
 
 def score(row: Row, judged: set[str]) -> float:
@@ -127,7 +142,8 @@ def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
         enough = [mine for mine in tasks if len(mine) >= k]
         if not enough:
             break
-        for name, rule in RULES.items():
+        judged = all(JUDGE in (row.get("components") or {}) for mine in enough for row in mine)
+        for name, rule in (RULES | JUDGE_RULES if judged else RULES).items():
             estimates = {str(n): [rule(mine, k)] for n, mine in enumerate(enough)}
             found.setdefault(name, {})[str(k)] = asdict(clustered_mean(estimates))
         k *= 2
@@ -154,6 +170,19 @@ RULES: dict[str, Callable[[Sequence[Row], int], float]] = {
     ),
 }
 """How one of k answers is chosen without knowing the right one."""
+
+
+def _judge_scores(rows: Sequence[Row]) -> list[float]:
+    return [float(row["components"][JUDGE]) for row in rows]
+
+
+JUDGE_RULES: dict[str, Callable[[Sequence[Row], int], float]] = {
+    "best by judge": lambda rows, k: best_at_k(_judge_scores(rows), _correct(rows), k),
+    "majority weighed by judge": lambda rows, k: weighted_majority_at_k(
+        _answers(rows), [max(0.0, one) for one in _judge_scores(rows)], _correct(rows), k
+    ),
+}
+"""How one of k answers is chosen by the scores of a judge, where all samples have one."""
 
 
 def _comparisons(by_checkpoint: Mapping[str, Sequence[Row]], judged: set[str]) -> list[dict[str, Any]]:

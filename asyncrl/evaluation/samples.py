@@ -18,6 +18,8 @@ from asyncrl.textfile import parse_lines
 from asyncrl.types import EXTRACTED, Group, Task
 
 FILE = "samples.jsonl"
+RECORD = "evaluation.json"
+"""What was evaluated on what, beside the samples."""
 
 
 def sample_id(checkpoint: str, task: str, sample: int) -> str:

@@ -155,7 +155,9 @@ def load_suite(given: str) -> Suite:
     return _complete(suite, f"{path}: parts.", path.parent)
 
 
-def suite_on(sets: Mapping[str, str], limit: int, samples: int, max_tokens: int) -> Suite:
+def suite_on(
+    sets: Mapping[str, str], limit: int, samples: int, max_tokens: int, temperature: float = 1.0
+) -> Suite:
     """Return the suite of `asyncrl eval --on`: known data sets, each with its file or "" for the hub.
 
     limit: tasks of each, 0 for all. max_tokens: of an answer. Raises `ConfigError` for an unknown set.
@@ -166,6 +168,7 @@ def suite_on(sets: Mapping[str, str], limit: int, samples: int, max_tokens: int)
         name="_".join(sets)[:100],
         version=1,
         samples=samples,
+        temperature=temperature,
         max_tokens_per_turn=max_tokens,
         max_model_len=max_tokens + PROMPT_TOKENS,
         parts={name: SuitePart(set=name, file=file, tasks=limit) for name, file in sets.items()},

@@ -110,6 +110,31 @@ def shortest_majority_at_k(
     return _over_draws(len(answers), k, chosen)
 
 
+def weighted_majority_at_k(
+    answers: Sequence[Answer | None], weights: Sequence[float], correct: Sequence[bool], k: int
+) -> float:
+    """Return how often the answer with the largest sum of weights among k is right: votes weighed by a judge.
+
+    answers: [n] as in `majority_at_k`. weights: [n], at least 0. Draws as in `shortest_majority_at_k`. Raises
+    `ValueError` for n < k.
+    """
+    _enough(answers, k)
+    right = _shares(answers, correct)
+
+    def chosen(drawn: Sequence[int]) -> float:
+        sums: dict[Answer, float] = defaultdict(float)
+        for index in drawn:
+            if (answer := answers[index]) is not None:
+                sums[answer] += weights[index]
+        if not sums:
+            return 0.0
+        most = max(sums.values())
+        first = [right[answer] for answer, total in sums.items() if math.isclose(total, most, abs_tol=1e-12)]
+        return sum(first) / len(first)
+
+    return _over_draws(len(answers), k, chosen)
+
+
 def _over_draws(n: int, k: int, chosen: Callable[[Sequence[int]], float]) -> float:
     if math.comb(n, k) <= MAX_SUBSETS:
         values = [chosen(drawn) for drawn in itertools.combinations(range(n), k)]

@@ -206,7 +206,7 @@ class _Scan:
             for number, row in enumerate(rows):
                 try:
                     data = read(row)
-                    text = _prompt_text(data)
+                    text = prompt_text(data)
                 except (KeyError, TypeError, ValueError, IndexError) as error:
                     wrong = (
                         f"column {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
@@ -327,7 +327,7 @@ def opening(data: Mapping[str, Any]) -> list[Message]:
     return list(data[MESSAGES])
 
 
-def _prompt_text(data: Mapping[str, Any]) -> str:
+def prompt_text(data: Mapping[str, Any]) -> str:
     """Return what of a task's data is shown to the model, without the system message, as one text."""
     found = next((data[key] for key in (MESSAGES, "statement", "question", "prompt") if key in data), data)
     if isinstance(found, str):

@@ -25,6 +25,18 @@ def parsed(*words):
         (("model", "--on", "gsm8k", "--env", "gridworld"), "give one of"),
         (("model", "--env", "gridworld", "--limit", "3"), "--limit goes with --on"),
         (("model", "--suite", "cpu", "--max-tokens", "3"), "--max-tokens goes with --on"),
+        (("model", "--on", "gsm8k", "--limit", "-3"), "--limit: must be at least 1, got -3"),
+        (("model", "--on", "gsm8k", "--samples", "0"), "--samples: must be at least 1, got 0"),
+        (("model", "--on", "gsm8k", "--temperature", "-1"), "--temperature: must be at least 0, got -1"),
+        (("model", "--on", "gsm8k", "--temperature", "nan"), "--temperature: must be at least 0, got nan"),
+        (("model", "--env", "gridworld", "--temperature", "1"), "--temperature goes with --on"),
+        (("model", "--on", "gsm8k", "--fewshot", "3"), "--fewshot goes with --on lm-eval/TASK"),
+        (
+            ("model", "--on", "lm-eval/gsm8k", "--samples", "3"),
+            "--samples does not go with --on lm-eval/TASK",
+        ),
+        (("model", "--on", "lm-eval/gsm8k,svamp"), "'svamp' is no task of lm-eval; give data sets and tasks"),
+        (("model", "--on", "lm-eval/gsm8k=none.jsonl"), "--on lm-eval/gsm8k: there is no file 'none.jsonl'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, said):

@@ -139,6 +139,21 @@ def test_votes_choose_among_the_answers_of_a_task_and_the_report_shows_them():
     assert "| a | shortest | 4 | 1.000" in page
 
 
+def test_a_judge_chooses_where_all_samples_have_its_score():
+    rows = list(samples("a", [[1, 0, 0, 1]]))
+    for row, score, answer in zip(rows, (0.9, 0.2, 0.4, 0.1), ("7", "8", "8", "7"), strict=True):
+        row["extracted"] = answer
+        row["components"] = {"judge": score}
+    votes = evaluate_samples(rows, ["a"], 4)["checkpoints"]["a"]["votes"]
+    # Of the six draws of two the best is right in the three with the first sample.
+    assert votes["best by judge"]["2"]["mean"] == pytest.approx(3 / 6)
+    # 7 has 1.0, 8 has 0.6.
+    assert votes["majority weighed by judge"]["4"]["mean"] == 1.0
+    assert votes["majority"]["4"]["mean"] == 0.5
+    del rows[0]["components"]
+    assert "best by judge" not in evaluate_samples(rows, ["a"], 4)["checkpoints"]["a"]["votes"]
+
+
 def test_there_are_no_votes_where_no_answer_was_taken_from_the_texts():
     rows = list(samples("a", [[1, 1], [1, 0]]))
     assert evaluate_samples(rows, ["a"], 2)["checkpoints"]["a"]["votes"] == {}

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k
+from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k, weighted_majority_at_k
 
 
 def table(rng):
@@ -36,6 +36,13 @@ def test_the_majority_of_three_by_hand():
 
 def test_a_wrong_majority_loses_although_one_sample_is_right():
     assert majority_at_k(["a", "a", "b"], [False, False, True], 3) == 0.0
+
+
+def test_votes_weighed_by_a_judge_by_hand():
+    # Of a (0.2), a (0.3), b (0.6) the sums are 0.5 and 0.6; the draws of two have a, then b twice.
+    weights = [0.2, 0.3, 0.6]
+    assert weighted_majority_at_k(["a", "a", "b"], weights, [True, True, False], 3) == 0.0
+    assert weighted_majority_at_k(["a", "a", "b"], weights, [True, True, False], 2) == pytest.approx(1 / 3)
 
 
 def test_samples_without_an_answer_do_not_vote():
@@ -73,6 +80,17 @@ def compare_with_every_draw(answers, correct, tokens, k):
         most = max(weights.values(), default=0)
         return [correct[answers.index(a)] for a, w in weights.items() if math.isclose(w, most)]
 
+    def weighted(drawn):
+        sums = Counter()
+        for i in drawn:
+            if answers[i] is not None:
+                sums[answers[i]] += tokens[i]
+        most = max(sums.values(), default=0)
+        return [correct[answers.index(a)] for a, total in sums.items() if total == most]
+
+    assert weighted_majority_at_k(answers, tokens, correct, k) == pytest.approx(
+        over_all_draws(n, k, weighted)
+    )
     assert majority_at_k(answers, correct, k) == pytest.approx(over_all_draws(n, k, majority))
     assert best_at_k([-length for length in tokens], correct, k) == pytest.approx(
         over_all_draws(n, k, shortest)

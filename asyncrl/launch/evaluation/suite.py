@@ -24,7 +24,7 @@ from asyncrl.env.config_check import check_environment
 from asyncrl.env.parts import in_part
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, EpisodeError, InputError
-from asyncrl.evaluation.samples import SampleFile, missing_tasks, sample_rows
+from asyncrl.evaluation.samples import RECORD, SampleFile, missing_tasks, sample_rows
 from asyncrl.evaluation.suite import Suite, SuitePart
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import read_json, write_json
@@ -39,7 +39,6 @@ from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import Task
 
-RECORD = "evaluation.json"
 PLAYER = "mix"
 """The environment that plays all parts of a suite."""
 FIXED = (
