@@ -36,6 +36,7 @@ LAYERS = [
         "images",
         "progress",
         "image_processor",
+        "tensorfile",
         "textfile",
         "liveness",
         "http_limits",
