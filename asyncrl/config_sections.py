@@ -258,6 +258,23 @@ class DataConfig(Section):
 
 
 WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
+RANK_ARGUMENTS = {
+    "tensor-parallel-size": "engine.tensor_parallel", "tp": "engine.tensor_parallel",
+    "pipeline-parallel-size": "engine.pipeline_parallel", "pp": "engine.pipeline_parallel",
+    "data-parallel-size": "engine.count", "dp": "engine.count", "data-parallel-size-local": "engine.count",
+}  # fmt: skip
+"""Arguments of `vllm serve` that decide how many GPUs an engine takes, with the keys that placement counts."""
+
+
+def _ranks_by_keys(words: list[str]) -> list[str]:
+    for word in words:
+        name = word.partition("=")[0].lstrip("-").replace("_", "-")
+        if word.startswith("-") and name in RANK_ARGUMENTS:
+            raise ValueError(
+                f"{word.partition('=')[0]} would have the engine take GPUs that its placement does not count; set "
+                f"{RANK_ARGUMENTS[name]}"
+            )
+    return words
 
 
 def _known_transfer(name: str) -> str:
@@ -312,8 +329,9 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
-    extra_args: Seldom[list[str]] = Field(default_factory=list)
-    """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
+    extra_args: Seldom[Annotated[list[str], AfterValidator(_ranks_by_keys)]] = Field(default_factory=list)
+    """Further arguments of `vllm serve`; they follow asyncrl's own and win over them. Those that decide how many GPUs
+    an engine takes are refused: they have keys, which its placement counts."""
 
     @property
     def ranks(self) -> int:

@@ -46,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
     if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        # Threads that wait for each other on a machine that others use take its time.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if args.part:
         return _one(args.part, args.work, args.result)
     table = PHASES if args.short else PARTS

@@ -504,3 +504,20 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
     recipe = PACKAGED_RECIPES / "gridworld_grpo" / "recipe.toml"
     (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbf" + recipe.read_bytes().replace(b"\n", b"\r\n"))
     assert load_config(tmp_path / "mine.toml", ["run.name=a"]) == load_config(recipe, ["run.name=a"])
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["--tensor-parallel-size", "2"], "engine.tensor_parallel"),
+        (["--tensor_parallel_size=2"], "engine.tensor_parallel"),
+        (["-pp", "2"], "engine.pipeline_parallel"),
+        (["--data-parallel-size=2"], "engine.count"),
+    ],
+)
+def test_what_decides_an_engines_gpus_is_said_by_its_key(words, key):
+    with pytest.raises(
+        ConfigError, match=f"engine.extra_args.*GPUs that its placement does not count; set {key}"
+    ):
+        load_config("gridworld_grpo", [f"engine.extra_args={words!r}"])
+    assert load_config("gridworld_grpo", ["engine.extra_args=['--enable-expert-parallel']"]).engine.extra_args
