@@ -24,10 +24,12 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
 from asyncrl.config_sections import (
+    EPISODE_S,
     PATH,
     SCHEDULES,
     SCRIPTED,
     SELF_TEACHER,
+    SLOW_TOKENS,
     TRAINED_ON,
     BufferConfig,
     DataConfig,
@@ -135,6 +137,27 @@ class Config(Section):
         if implied is None or not isinstance(buffer, dict) or "max_staleness" in buffer:
             return data
         return data | {"buffer": buffer | {"max_staleness": implied}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _time_of_episodes(cls, data: Any) -> Any:
+        """Fill in the time that long episodes, and batches of them, may take where the recipe leaves it open."""
+        names = ("engine", "rollout", "buffer")
+        if not isinstance(data, dict) or not all(isinstance(data.get(one, {}), dict) for one in names):
+            return data
+        engine, rollout, buffer = (data.get(one, {}) for one in names)
+        tokens, found = engine.get("max_model_len", 0), dict(data)
+        if (
+            "episode_timeout_s" not in rollout
+            and isinstance(tokens, int)
+            and tokens > SLOW_TOKENS * EPISODE_S
+        ):
+            rollout = found["rollout"] = rollout | {"episode_timeout_s": float(tokens // SLOW_TOKENS)}
+        longest_s = rollout.get("episode_timeout_s", EPISODE_S)
+        if "wait_timeout_s" not in buffer and isinstance(longest_s, int | float) and longest_s > EPISODE_S:
+            # A batch may begin when the one before was taken, and wait for an episode that is played again.
+            found["buffer"] = buffer | {"wait_timeout_s": 2.0 * longest_s}
+        return found
 
     @model_validator(mode="before")
     @classmethod

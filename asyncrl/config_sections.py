@@ -18,6 +18,8 @@ SCHEDULES: dict[str, int | None] = {
 }
 """How generation and training overlap (docs/schedules.md), with the staleness limit where the name implies it."""
 
+EPISODE_S, SLOW_TOKENS = 600.0, 20
+"""The time of an episode that is short, and how many tokens a second a long one has at least."""
 HEAD_SIZE = 32
 """The size of a head of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
 
@@ -392,8 +394,9 @@ class RolloutConfig(Section):
     """Sampling temperature of the episodes that are trained on."""
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
-    episode_timeout_s: float = Field(600.0, gt=0)
-    """Seconds that an episode may take before it counts as timed out, and thus each of its turns."""
+    episode_timeout_s: float = Field(EPISODE_S, gt=0)
+    """Seconds that an episode may take before it counts as timed out, and thus each of its turns. Left out, as many as
+    `engine.max_model_len` tokens take at 20 a second, 600 at least."""
     lease_s: Seldom[float] = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
@@ -413,9 +416,9 @@ class BufferConfig(Section):
     """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
     others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
     allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
-    wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
-    """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
-    episodes."""
+    wait_timeout_s: Seldom[float] = Field(EPISODE_S, gt=0)
+    """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Left out, twice
+    `rollout.episode_timeout_s` where that is above 600, else 600."""
     over_provision: Seldom[int | Literal["auto"] | None] = None
     """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""

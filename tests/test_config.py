@@ -521,3 +521,22 @@ def test_what_decides_an_engines_gpus_is_said_by_its_key(words, key):
     ):
         load_config("gridworld_grpo", [f"engine.extra_args={words!r}"])
     assert load_config("gridworld_grpo", ["engine.extra_args=['--enable-expert-parallel']"]).engine.extra_args
+
+
+@pytest.mark.parametrize(
+    ("words", "episode_s", "wait_s"),
+    [
+        ([], 600, 600),
+        (["engine.max_model_len=12000"], 600, 600),
+        # As slow as 20 tokens a second, and a batch may wait for an episode that is played again.
+        (["engine.max_model_len=65536"], 3276, 6552),
+        (["engine.max_model_len=65536", "rollout.episode_timeout_s=100"], 100, 600),
+        (["rollout.episode_timeout_s=7200"], 7200, 14400),
+        (["engine.max_model_len=131072", "buffer.wait_timeout_s=60"], 6553, 60),
+    ],
+)
+def test_long_episodes_have_the_time_that_their_tokens_take(words, episode_s, wait_s):
+    config = load_config("gridworld_grpo", words)
+    assert (config.rollout.episode_timeout_s, config.buffer.wait_timeout_s) == (episode_s, wait_s)
+    again = parse_config(config.model_dump(mode="json"), "again", strict=False)
+    assert again.rollout.episode_timeout_s == episode_s and again.buffer.wait_timeout_s == wait_s
