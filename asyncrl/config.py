@@ -55,6 +55,9 @@ from asyncrl.extensions.settings import composed
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
 
+ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
+"""Tokens a second that an engine on a GPU samples for many episodes, and turns a second that one rollout worker plays
+at contexts of tens of thousands of tokens."""
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
 RESTART_S = 120.0
@@ -158,6 +161,23 @@ class Config(Section):
             # A batch may begin when the one before was taken, and wait for an episode that is played again.
             found["buffer"] = buffer | {"wait_timeout_s": 2.0 * longest_s}
         return found
+
+    @model_validator(mode="before")
+    @classmethod
+    def _workers_of_engines(cls, data: Any) -> Any:
+        """Fill in as many rollout workers as play the turns that engines on GPUs answer, one for each at most, where
+        the recipe leaves it open."""
+        names = ("engine", "rollout")
+        if not isinstance(data, dict) or not all(isinstance(data.get(one, {}), dict) for one in names):
+            return data
+        engine, rollout = (data.get(one, {}) for one in names)
+        count, tokens = engine.get("count", 1), rollout.get("max_tokens_per_turn", 256)
+        if "workers" in rollout or not all(isinstance(one, int) and one > 0 for one in (count, tokens)):
+            return data
+        workers = min(count, math.ceil(count * ENGINE_TOKENS / tokens / WORKER_TURNS))
+        if workers == 1 or not gpus.found_gpus():
+            return data
+        return data | {"rollout": rollout | {"workers": workers}}
 
     @model_validator(mode="before")
     @classmethod

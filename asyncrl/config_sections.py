@@ -383,7 +383,8 @@ class RolloutConfig(Section):
     """How episodes are played."""
 
     workers: int = Field(1, ge=1)
-    """Rollout worker processes."""
+    """Rollout worker processes. Left out on a machine with GPUs, as many as play the turns that `engine.count` engines
+    answer, by `max_tokens_per_turn`."""
     group_size: int = Field(8, ge=1)
     """Episodes of one task, whose rewards are compared with each other."""
     max_turns: int = Field(0, ge=0)

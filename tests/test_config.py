@@ -540,3 +540,19 @@ def test_long_episodes_have_the_time_that_their_tokens_take(words, episode_s, wa
     assert (config.rollout.episode_timeout_s, config.buffer.wait_timeout_s) == (episode_s, wait_s)
     again = parse_config(config.model_dump(mode="json"), "again", strict=False)
     assert again.rollout.episode_timeout_s == episode_s and again.buffer.wait_timeout_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [
+        ([], 1),
+        (["engine.count=8", "rollout.max_tokens_per_turn=256"], 4),
+        (["engine.count=8", "rollout.max_tokens_per_turn=8192"], 1),
+        (["engine.count=2", "rollout.max_tokens_per_turn=16"], 2),
+        (["engine.count=8", "rollout.max_tokens_per_turn=256", "rollout.workers=2"], 2),
+    ],
+)
+def test_workers_follow_the_turns_of_engines_on_gpus(monkeypatch, words, workers):
+    assert load_config("gridworld_grpo", words).rollout.workers == (2 if "rollout.workers=2" in words else 1)
+    monkeypatch.setattr(gpus, "found_gpus", lambda: ["0"])
+    assert load_config("gridworld_grpo", words).rollout.workers == workers
