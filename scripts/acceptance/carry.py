@@ -100,7 +100,8 @@ def wanted(there: Iterable[str] | None = None, python: str = "3.12") -> list[str
         for text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     ]
     found: set[tuple[str, str]] = set()
-    place = {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
+    place = {name: str(value) for name, value in default_environment().items()}
+    place |= {"python_version": python, "python_full_version": f"{python}.0"}
     while left:
         one = left.pop()
         name = canonicalize_name(one.name)
