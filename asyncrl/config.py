@@ -24,10 +24,12 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
 from asyncrl.config_sections import (
+    EPISODE_S,
     PATH,
     SCHEDULES,
     SCRIPTED,
     SELF_TEACHER,
+    SLOW_TOKENS,
     TRAINED_ON,
     BufferConfig,
     DataConfig,
@@ -53,6 +55,9 @@ from asyncrl.extensions.settings import composed
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
 
+ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
+"""Tokens a second that an engine on a GPU samples for many episodes, and turns a second that one rollout worker plays
+at contexts of tens of thousands of tokens."""
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
 LARGEST = 2**63 - 1
@@ -137,6 +142,44 @@ class Config(Section):
         if implied is None or not isinstance(buffer, dict) or "max_staleness" in buffer:
             return data
         return data | {"buffer": buffer | {"max_staleness": implied}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _time_of_episodes(cls, data: Any) -> Any:
+        """Fill in the time that long episodes, and batches of them, may take where the recipe leaves it open."""
+        names = ("engine", "rollout", "buffer")
+        if not isinstance(data, dict) or not all(isinstance(data.get(one, {}), dict) for one in names):
+            return data
+        engine, rollout, buffer = (data.get(one, {}) for one in names)
+        tokens, found = engine.get("max_model_len", 0), dict(data)
+        if (
+            "episode_timeout_s" not in rollout
+            and isinstance(tokens, int)
+            and tokens > SLOW_TOKENS * EPISODE_S
+        ):
+            rollout = found["rollout"] = rollout | {"episode_timeout_s": float(tokens // SLOW_TOKENS)}
+        longest_s = rollout.get("episode_timeout_s", EPISODE_S)
+        if "wait_timeout_s" not in buffer and isinstance(longest_s, int | float) and longest_s > EPISODE_S:
+            # A batch may begin when the one before was taken, and wait for an episode that is played again.
+            found["buffer"] = buffer | {"wait_timeout_s": 2.0 * longest_s}
+        return found
+
+    @model_validator(mode="before")
+    @classmethod
+    def _workers_of_engines(cls, data: Any) -> Any:
+        """Fill in as many rollout workers as play the turns that engines on GPUs answer, one for each at most, where
+        the recipe leaves it open."""
+        names = ("engine", "rollout")
+        if not isinstance(data, dict) or not all(isinstance(data.get(one, {}), dict) for one in names):
+            return data
+        engine, rollout = (data.get(one, {}) for one in names)
+        count, tokens = engine.get("count", 1), rollout.get("max_tokens_per_turn", 256)
+        if "workers" in rollout or not all(isinstance(one, int) and one > 0 for one in (count, tokens)):
+            return data
+        workers = min(count, math.ceil(count * ENGINE_TOKENS / tokens / WORKER_TURNS))
+        if workers == 1 or not gpus.found_gpus():
+            return data
+        return data | {"rollout": rollout | {"workers": workers}}
 
     @model_validator(mode="before")
     @classmethod

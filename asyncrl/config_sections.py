@@ -18,6 +18,8 @@ SCHEDULES: dict[str, int | None] = {
 }
 """How generation and training overlap (docs/schedules.md), with the staleness limit where the name implies it."""
 
+EPISODE_S, SLOW_TOKENS = 600.0, 20
+"""The time of an episode that is short, and how many tokens a second a long one has at least."""
 HEAD_SIZE = 32
 """The size of a head of the tiny base model's attention: vLLM's attention on a CPU takes multiples of it."""
 
@@ -258,6 +260,23 @@ class DataConfig(Section):
 
 
 WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
+RANK_ARGUMENTS = {
+    "tensor-parallel-size": "engine.tensor_parallel", "tp": "engine.tensor_parallel",
+    "pipeline-parallel-size": "engine.pipeline_parallel", "pp": "engine.pipeline_parallel",
+    "data-parallel-size": "engine.count", "dp": "engine.count", "data-parallel-size-local": "engine.count",
+}  # fmt: skip
+"""Arguments of `vllm serve` that decide how many GPUs an engine takes, with the keys that placement counts."""
+
+
+def _ranks_by_keys(words: list[str]) -> list[str]:
+    for word in words:
+        name = word.partition("=")[0].lstrip("-").replace("_", "-")
+        if word.startswith("-") and name in RANK_ARGUMENTS:
+            raise ValueError(
+                f"{word.partition('=')[0]} would have the engine take GPUs that its placement does not count; set "
+                f"{RANK_ARGUMENTS[name]}"
+            )
+    return words
 
 
 def _known_transfer(name: str) -> str:
@@ -312,8 +331,9 @@ class EngineConfig(Section):
     kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
     """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
     new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
-    extra_args: Seldom[list[str]] = Field(default_factory=list)
-    """Further arguments of `vllm serve`; they follow asyncrl's own and win over them."""
+    extra_args: Seldom[Annotated[list[str], AfterValidator(_ranks_by_keys)]] = Field(default_factory=list)
+    """Further arguments of `vllm serve`; they follow asyncrl's own and win over them. Those that decide how many GPUs
+    an engine takes are refused: they have keys, which its placement counts."""
 
     @property
     def ranks(self) -> int:
@@ -363,7 +383,8 @@ class RolloutConfig(Section):
     """How episodes are played."""
 
     workers: int = Field(1, ge=1)
-    """Rollout worker processes."""
+    """Rollout worker processes. Left out on a machine with GPUs, as many as play the turns that `engine.count` engines
+    answer, by `max_tokens_per_turn`."""
     group_size: int = Field(8, ge=1)
     """Episodes of one task, whose rewards are compared with each other."""
     max_turns: int = Field(0, ge=0)
@@ -374,8 +395,9 @@ class RolloutConfig(Section):
     """Sampling temperature of the episodes that are trained on."""
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
-    episode_timeout_s: float = Field(600.0, gt=0)
-    """Seconds that an episode may take before it counts as timed out, and thus each of its turns."""
+    episode_timeout_s: float = Field(EPISODE_S, gt=0)
+    """Seconds that an episode may take before it counts as timed out, and thus each of its turns. Left out, as many as
+    `engine.max_model_len` tokens take at 20 a second, 600 at least."""
     lease_s: Seldom[float] = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
@@ -395,9 +417,9 @@ class BufferConfig(Section):
     """Drop groups whose episodes agree in all that the objective reads of their rewards: they carry no gradient, and
     others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
     allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
-    wait_timeout_s: Seldom[float] = Field(600.0, gt=0)
-    """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Raise it for long
-    episodes."""
+    wait_timeout_s: Seldom[float] = Field(EPISODE_S, gt=0)
+    """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Left out, twice
+    `rollout.episode_timeout_s` where that is above 600, else 600."""
     over_provision: Seldom[int | Literal["auto"] | None] = None
     """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""

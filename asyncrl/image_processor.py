@@ -91,7 +91,7 @@ class ImageProcessor:
 
 def is_vision_model(model: str) -> bool:
     """Whether a model folder or hub name is of a model that reads images, of whatever family."""
-    return "vision_config" in _config(model)
+    return "vision_config" in described(model)
 
 
 def load_image_processor(model: str) -> ImageProcessor | None:
@@ -99,7 +99,7 @@ def load_image_processor(model: str) -> ImageProcessor | None:
 
     Raises `ConfigError` for a vision model of another family.
     """
-    config = _config(model)
+    config = described(model)
     if "vision_config" not in config:
         return None
     if config.get("model_type") not in FAMILIES:
@@ -160,7 +160,7 @@ def find_images(
     return tuple(found)
 
 
-def _config(model: str) -> dict[str, Any]:
+def described(model: str) -> dict[str, Any]:
     """Return a model's config.json; that of the hub's cache or the hub for a name."""
     path = Path(model) / "config.json"
     if not path.is_file():

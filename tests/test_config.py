@@ -517,3 +517,55 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
     recipe = PACKAGED_RECIPES / "gridworld_grpo" / "recipe.toml"
     (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbf" + recipe.read_bytes().replace(b"\n", b"\r\n"))
     assert load_config(tmp_path / "mine.toml", ["run.name=a"]) == load_config(recipe, ["run.name=a"])
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["--tensor-parallel-size", "2"], "engine.tensor_parallel"),
+        (["--tensor_parallel_size=2"], "engine.tensor_parallel"),
+        (["-pp", "2"], "engine.pipeline_parallel"),
+        (["--data-parallel-size=2"], "engine.count"),
+    ],
+)
+def test_what_decides_an_engines_gpus_is_said_by_its_key(words, key):
+    with pytest.raises(
+        ConfigError, match=f"engine.extra_args.*GPUs that its placement does not count; set {key}"
+    ):
+        load_config("gridworld_grpo", [f"engine.extra_args={words!r}"])
+    assert load_config("gridworld_grpo", ["engine.extra_args=['--enable-expert-parallel']"]).engine.extra_args
+
+
+@pytest.mark.parametrize(
+    ("words", "episode_s", "wait_s"),
+    [
+        ([], 600, 600),
+        (["engine.max_model_len=12000"], 600, 600),
+        # As slow as 20 tokens a second, and a batch may wait for an episode that is played again.
+        (["engine.max_model_len=65536"], 3276, 6552),
+        (["engine.max_model_len=65536", "rollout.episode_timeout_s=100"], 100, 600),
+        (["rollout.episode_timeout_s=7200"], 7200, 14400),
+        (["engine.max_model_len=131072", "buffer.wait_timeout_s=60"], 6553, 60),
+    ],
+)
+def test_long_episodes_have_the_time_that_their_tokens_take(words, episode_s, wait_s):
+    config = load_config("gridworld_grpo", words)
+    assert (config.rollout.episode_timeout_s, config.buffer.wait_timeout_s) == (episode_s, wait_s)
+    again = parse_config(config.model_dump(mode="json"), "again", strict=False)
+    assert again.rollout.episode_timeout_s == episode_s and again.buffer.wait_timeout_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [
+        ([], 1),
+        (["engine.count=8", "rollout.max_tokens_per_turn=256"], 4),
+        (["engine.count=8", "rollout.max_tokens_per_turn=8192"], 1),
+        (["engine.count=2", "rollout.max_tokens_per_turn=16"], 2),
+        (["engine.count=8", "rollout.max_tokens_per_turn=256", "rollout.workers=2"], 2),
+    ],
+)
+def test_workers_follow_the_turns_of_engines_on_gpus(monkeypatch, words, workers):
+    assert load_config("gridworld_grpo", words).rollout.workers == (2 if "rollout.workers=2" in words else 1)
+    monkeypatch.setattr(gpus, "found_gpus", lambda: ["0"])
+    assert load_config("gridworld_grpo", words).rollout.workers == workers

@@ -132,19 +132,32 @@ def test_a_phase_whose_time_is_up_keeps_the_figures_it_has(acceptance, tmp_path,
         yield acceptance_figure(acceptance)
         raise KeyboardInterrupt
 
+    limits = []
+
     def interrupted(command, timeout_s):
-        assert timeout_s == 20
+        limits.append(timeout_s)
         with pytest.raises(KeyboardInterrupt):
             acceptance._one(command[3], Path(command[5]), Path(command[7]))
         return None, "its last words"
 
     monkeypatch.setattr(acceptance, "PHASES", {"slow": (20, slow)})
+    cut_short = (acceptance.LEAST_S + 20) / 2
     monkeypatch.setattr(acceptance, "run_part", interrupted)
     out = tmp_path / "short.json"
     assert acceptance.main(["--short", "--json", str(out), "--work", str(tmp_path / "work")]) == 1
     found = results(out)["slow"]
     assert (found["status"], found["reason"]) == ("failed", "not finished within 20 s: its last words")
     assert len(found["figures"]) == 1
+    # Less than its limit is left of all the time; then there is none left to begin it; a CPU's times say nothing.
+    again = ["--short", "--again", "--json", str(out), "--work", str(tmp_path / "work"), "--within-s"]
+    acceptance.main([*again, str(cut_short + acceptance.STOP_S)])
+    assert acceptance.main([*again, "1"]) == 0
+    assert results(out)["slow"]["status"] == "not run"
+    assert results(out)["slow"]["reason"] == "the time of --within-s was up"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    acceptance.main([*again, "inf", "--device", "cpu"])
+    assert [limits[0], limits[2]] == [20, acceptance.PART_S] and len(limits) == 3
+    assert limits[1] == pytest.approx(cut_short, abs=2)
 
 
 @pytest.mark.slow

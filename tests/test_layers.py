@@ -37,6 +37,7 @@ LAYERS = [
         "progress",
         "scratch",
         "image_processor",
+        "tensorfile",
         "textfile",
         "liveness",
         "http_limits",

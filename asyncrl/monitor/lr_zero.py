@@ -8,11 +8,12 @@ weights were published, a micro-batch depends on how the batch was cut, or the r
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from asyncrl.tensorfile import tensors_in
 
 SETTINGS = ("train.num_steps=10", "eval.tasks=0", "eval.every=0")
 """What such a run takes unless its user says otherwise."""
@@ -96,12 +97,9 @@ def weights_of(model: Path) -> dict[str, str]:
     """Return a digest of the type and the bytes of each tensor in a model's safetensors files."""
     found = {}
     for path in sorted(model.glob("*.safetensors")):
+        tensors, data = tensors_in(path)
         with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-            data = file.tell()
-            for name, tensor in header.items():
-                if name == "__metadata__":
-                    continue
+            for name, tensor in tensors.items():
                 start, end = tensor["data_offsets"]
                 file.seek(data + start)
                 digest = hashlib.sha256(tensor["dtype"].encode())

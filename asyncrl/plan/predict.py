@@ -149,6 +149,14 @@ class PolicyMemory:
     """Bytes of what a checkpoint of the training holds: master weights and moments, of a critic, too."""
 
     @property
+    def kept_shares(self) -> int:
+        """Bytes that ranks keep in host memory to compare log-probabilities with the version before: two copies of
+        their shares (`asyncrl.train.engine.kept_shares`)."""
+        config = self.config
+        wanted = config.train.max_logp_error > 0 and config.buffer.max_staleness > 0
+        return 2 * self.published if wanted and config.train.zero_stage == 3 else 0
+
+    @property
     def moment(self) -> str:
         """When a rank takes most."""
         return max(self.trainer, key=lambda name: sum(item.bytes for item in self.trainer[name]))
@@ -203,6 +211,8 @@ class Planner:
         if offloaded := sum(share.offloaded for share in shares.values()):
             where = " in files of train.offload_folder" if given.train.offload_folder else ""
             host[f"offloaded by train.offload{where}, on all ranks"] = offloaded
+        if kept_shares := sum(share.kept_shares for share in shares.values()):
+            host["weights for the log-probability check, on all ranks"] = kept_shares
         if in_memory := sum(int(memory_checkpoints(share.config, share.state)) for share in shares.values()):
             host["checkpoints in memory, on each machine"] = in_memory
         devices = _devices(placement, shares, self.gpus)

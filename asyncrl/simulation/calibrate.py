@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from asyncrl.config import Config, load_config
 from asyncrl.errors import InputError
-from asyncrl.kv_blocks import CPU_TOKENS, GPU_TOKENS, short_blocks
+from asyncrl.kv_blocks import CPU_TOKENS, GPU_TOKENS, LONG_CONTEXT, LONG_TOKENS, short_blocks
 from asyncrl.launch.reports.activity import FILE
 from asyncrl.run.json_lines import JsonLines
 from asyncrl.run.metrics import read_metrics
@@ -156,7 +156,9 @@ def block_tokens(config: Config, on_gpus: bool) -> int:
     given = " ".join(config.engine.extra_args).replace("=", " ").split()
     if "--block-size" in given[:-1]:
         return int(given[given.index("--block-size") + 1])
-    return GPU_TOKENS if on_gpus else short_blocks(config.engine.max_model_len) or CPU_TOKENS
+    if on_gpus:
+        return LONG_TOKENS if config.engine.max_model_len >= LONG_CONTEXT else GPU_TOKENS
+    return short_blocks(config.engine.max_model_len) or CPU_TOKENS
 
 
 def _shared_cores(activity: Sequence[dict[str, Any]]) -> SharedCores:

@@ -16,6 +16,7 @@ from typing import IO
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.scratch import SHARED_MEMORY, clear_shared_memory
+from asyncrl.tensorfile import tensors_in
 
 OWNER = "owner.json"
 """File in a run's folder of weights that is locked for as long as the run needs the folder."""
@@ -54,9 +55,7 @@ def published_bytes(model: Path, dtype: str) -> int:
     """Return the size of a model's weights once they are published, from the headers of its safetensors files."""
     elements = 0
     for path in model.glob("*.safetensors"):
-        with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        elements += sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
+        elements += sum(math.prod(one["shape"]) for one in tensors_in(path)[0].values())
     return elements * BYTES[dtype]
 
 

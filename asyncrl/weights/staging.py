@@ -36,6 +36,8 @@ class Staging:
     def __init__(self, folder: str, pid: int | None = None) -> None:
         self._parent = Path(folder)
         self._folder = self._parent / f"{PREFIX}{socket.gethostname()}-{os.getpid() if pid is None else pid}"
+        self._compared: tuple[object, ...] | None = None
+        """The copy that `adopt` has compared with its checksum last."""
 
     def path(self, file: WeightFile) -> Path:
         """Return where this version of this life of the trainer belongs."""
@@ -116,6 +118,7 @@ class Staging:
             own = self.complete_path(file, one)
             name = own.relative_to(self._folder)
             for found in (own, *(folder / name for folder in self._neighbours())):
+                before = _content(found, file)
                 if not _is_complete(found, file, one):
                     continue
                 if found != own:
@@ -124,8 +127,14 @@ class Staging:
                     except OSError:
                         # It was removed meanwhile, or the file system has no links.
                         continue
+                if one == WHOLE:
+                    self._compared = before
                 return True
         return False
+
+    def is_compared(self, file: WeightFile) -> bool:
+        """Return whether `adopt` has compared the engine's copy of `file` with its checksum, and nobody wrote since."""
+        return self._compared is not None and self._compared == _content(self.path(file), file)
 
     @contextlib.contextmanager
     def making(self, limit_s: float) -> Iterator[None]:
@@ -199,6 +208,16 @@ def _is_complete(path: Path, file: WeightFile, kind: str) -> bool:
         return path.stat().st_size == file.source(kind)[1]
     except (InputError, OSError):
         return False
+
+
+def _content(path: Path, file: WeightFile) -> tuple[object, ...] | None:
+    """Return what changes where another file takes the path or somebody writes to it; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # A further name changes neither.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, file.checksum
 
 
 def _is_shared(path: Path) -> bool:

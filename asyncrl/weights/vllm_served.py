@@ -95,11 +95,15 @@ class Served:
         return await self._verify(engine, self.own_file(file))
 
     async def _verify(self, engine: Engine, file: WeightFile) -> float:
-        took_s = await asyncio.to_thread(verify_weights, file)
+        # What another engine's copy was compared with when it was taken over need not be computed again.
+        took_s = 0.0 if self._is_compared(file) else await asyncio.to_thread(verify_weights, file)
         self.prepared = file
         for hook in self.hooks:
             await hook.verified(engine, file)
         return took_s
+
+    def _is_compared(self, file: WeightFile) -> bool:
+        return file == self.staging.local(file) and self.staging.is_compared(file)
 
     def own_file(self, file: WeightFile) -> WeightFile:
         """Return a weight file that lies below this policy's folder of weights. Raises `InputError` for any other."""

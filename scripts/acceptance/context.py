@@ -30,6 +30,8 @@ SMALL = {
 WORDS = 512
 """Vocabulary of models that play episodes."""
 START_S = 300.0
+STOP_S = 10.0
+"""Seconds in which a part that is told to end may end what it has started, before it is killed."""
 
 
 class NotRun(Exception):
@@ -133,7 +135,7 @@ def run_part(command: list[str], timeout_s: float = PART_S) -> tuple[int | None,
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGINT)
             try:
-                said, _ = child.communicate(timeout=30)
+                said, _ = child.communicate(timeout=STOP_S)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 said, _ = child.communicate()

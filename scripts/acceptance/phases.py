@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,40 @@ def trainer_matrix(context: Context) -> Iterator[Figure]:
                 yield Figure(
                     f"{name}, rows of {length}: peak", torch.cuda.max_memory_allocated() / GIB, "GiB"
                 )
+        yield from _other_forms(context, name, lengths[1]) if name == "0.6B" else ()
+
+
+def _other_forms(context: Context, name: str, length: int) -> Iterator[Figure]:
+    """Yield the rates of forms that training does not take: whether it should, only a GPU can say."""
+    from asyncrl.train.models.prefix_tree import FLEX, enable_prefix_trees
+
+    def compiled(model: Any) -> None:
+        for module in model.modules():
+            if module.__class__.__name__.endswith(("MLP", "RMSNorm")):
+                module.compile(backend="inductor" if context.gpus else "aot_eager")
+
+    def flex(model: Any) -> None:
+        assert enable_prefix_trees(model, FLEX)
+
+    forms: dict[str, tuple[Callable[[Any], Any], bool]] = {
+        "cuDNN's attention first": (lambda model: None, True),
+        "compiled MLP and norms": (compiled, False),
+    }
+    if context.gpus:
+        # It has no backward pass on a CPU.
+        forms["FlexAttention"] = flex, False
+    for form, (change, cudnn) in forms.items():
+        step, rows = _step(context, name, length, change)
+        with _cudnn_first() if cudnn else nullcontext():
+            seconds = _seconds(step, 2)
+        yield Figure(f"{name}, rows of {length}, {form}", rows * length / seconds, "tokens/s")
+
+
+def _cudnn_first() -> AbstractContextManager[Any]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    order = ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
+    return sdpa_kernel([getattr(SDPBackend, one) for one in order], set_priority=True)
 
 
 @phase(80)
@@ -290,8 +325,10 @@ def _words(context: Context, tokens: int, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _step(context: Context, name: str, tokens: int) -> tuple[Callable[[], Any], int]:
-    """Return what takes one step of one row of so many tokens, and the number of rows."""
+def _step(
+    context: Context, name: str, tokens: int, change: Callable[[Any], Any] = lambda model: None
+) -> tuple[Callable[[], Any], int]:
+    """Return what takes one step of one row of so many tokens, and the number of rows. change: applied to the model."""
     from asyncrl.algo.objective import build_objective
     from asyncrl.config import load_config
     from asyncrl.plan.training import longest_rows
@@ -304,6 +341,7 @@ def _step(context: Context, name: str, tokens: int) -> tuple[Callable[[], Any], 
     config = load_config("gridworld_grpo", _words(context, tokens, *TRAINED[name]))
     objective, model = build_objective(config.algo), str(_model(context, name))
     engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
+    change(engine.engine.module.model)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
     batch, settings = longest_rows(config, context.shape["vocab_size"]), StepSettings.of(config)
     tensors = auxiliary.step_tensors(engine, batch, settings, 1)

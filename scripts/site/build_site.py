@@ -65,7 +65,7 @@ NAVIGATION: dict[str, list[str]] = {
     "Reference": ["docs/configuration.md"],
     "Recipes": ["recipes/README.md"],
     "Performance": [
-        *_pages("docs", "performance benchmarks"),
+        *_pages("docs", "performance without-a-gpu benchmarks"),
         *_pages("docs/benchmarks", "schedules trainer buffer weights machines services reliability learning"),
     ],
     "Reliability": ["docs/reliability.md", "docs/limits.md", "docs/reports.md"],

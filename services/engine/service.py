@@ -29,9 +29,9 @@ from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import open_url
-from asyncrl.image_processor import is_vision_model
+from asyncrl.image_processor import described, is_vision_model
 from asyncrl.images import MAX_IMAGES
-from asyncrl.kv_blocks import short_blocks
+from asyncrl.kv_blocks import LONG_CONTEXT, long_blocks, short_blocks
 from asyncrl.process_start import Process, start_child
 from asyncrl.scratch import clear_shared_memory, scratch_folder
 from asyncrl.services.engine.additions import Addition
@@ -160,6 +160,9 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         command += ["--lora-target-modules", *modules]
     if options.record_experts:
         command += ["--enable-return-routed-experts"]
+    if options.max_model_len >= LONG_CONTEXT:
+        # Each turn hashes all of its context, beside the scheduler: half of SHA-256's time.
+        command += ["--prefix-caching-hash-algo", "xxhash"]
     command += device_arguments(options)
     command += [argument for one in options.additions for argument in one.arguments]
     if not on_cpu() and options.sleep:
@@ -189,7 +192,10 @@ def image_arguments() -> list[str]:
 def device_arguments(options: EngineOptions) -> list[str]:
     """Return vLLM's arguments that follow from the machine having GPUs or none."""
     if not on_cpu():
-        return ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+        arguments = ["--gpu-memory-utilization", str(options.gpu_memory_utilization)]
+        if block := long_blocks(options.max_model_len, described(options.model)):
+            arguments += ["--block-size", str(block)]
+        return arguments
     # A prompt prefilled in pieces makes vLLM rewind the generator of a seeded request, which CPU generators
     # cannot do: the engine would die. Whole prefills need a budget of at least one context.
     arguments = ["--enforce-eager", "--no-enable-chunked-prefill"]

@@ -12,7 +12,13 @@ from asyncrl.cli import main
 from asyncrl.config import load_config, parse_config
 from asyncrl.env.config_check import check_settings
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.launch.checks.check import check_evaluation, check_group_size, check_model, check_run
+from asyncrl.launch.checks.check import (
+    check_evaluation,
+    check_group_size,
+    check_model,
+    check_run,
+    check_same_reductions,
+)
 
 ENV = """
 from typing import Literal
@@ -285,3 +291,12 @@ def test_groups_whose_experts_are_more_than_the_buffer_takes_are_refused():
         ConfigError, match=r"has 3072 MiB, and the buffer takes 1907; .* at most 162,760 tokens"
     ):
         check_group_size(replayed(16, 262_144), large)
+
+
+def test_engines_and_a_trainer_that_exchange_tensors_have_the_same_settings_of_nccl():
+    """Batch invariance sets NCCL's algorithm in the engines' processes alone."""
+    words = ["engine.weight_transfer=collective"]
+    check_same_reductions(load_config("gridworld_grpo", words))
+    check_same_reductions(load_config("gridworld_grpo", ["engine.batch_invariant=true"]))
+    with pytest.raises(ConfigError, match=r"engine.batch_invariant: .*use 'shared_file' or 'http'"):
+        check_same_reductions(load_config("gridworld_grpo", [*words, "engine.batch_invariant=true"]))

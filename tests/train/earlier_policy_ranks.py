@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.earlier_policy import earlier_policy, readable
@@ -44,7 +45,53 @@ def main(model: str, folder: str) -> None:
     torch.testing.assert_close(engine.outputs(token_ids, mask, 1.0)["logp"], trained, rtol=0, atol=0)
     with earlier_policy(engine, Path(folder), 1) as score:
         assert score is None
+    keep_shares(engine, Path(folder), trained)
     share_states(engine)
+
+
+class CountedCopies(TorchDispatchMode):
+    """Counts what is copied into tensors, in bytes, and refuses what gathers whole parameters."""
+
+    copied = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.copy_.default:
+            self.copied += args[1].numel() * args[1].element_size()
+        return func(*args, **(kwargs or {}))
+
+
+def keep_shares(engine: TrainEngine, folder: Path, logp_3: torch.Tensor) -> None:
+    """A rank's share is kept from step to step: no file is read, nothing is gathered but in the forward pass itself."""
+    token_ids = torch.arange(5, 25).reshape(2, 10) + engine.rank
+    mask = torch.ones_like(token_ids, dtype=torch.bool)
+    mask[:, 0] = False
+    whole = sum(tensor.numel() * tensor.element_size() for _, tensor in engine.weights())
+    # Shares are filled up to be equal.
+    share = 1.05 * whole / engine.num_ranks
+    with CountedCopies() as counted:
+        engine.kept_shares.keep(3)
+        engine.kept_shares.keep(3)
+    assert 0.9 * share < counted.copied <= share
+    expected = logp_3
+    for version in (3, 4):
+        step_once(engine)
+        assert readable(engine, folder, [1, version]) == [version]
+        before = snapshot(engine)
+        trained = engine.outputs(token_ids, mask, 1.0)["logp"].clone()
+        with CountedCopies() as counted, earlier_policy(engine, folder, version) as score:
+            there = counted.copied
+            found = score(token_ids, mask, 1.0)["logp"].clone()
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert not torch.allclose(found, trained, atol=1e-4)
+        # The share of the version in, that of the trained weights out; and this one in again when it is closed.
+        assert 1.8 * share < there <= 2.2 * share
+        assert all(torch.equal(before[name], tensor) for name, tensor in snapshot(engine).items())
+        torch.testing.assert_close(engine.outputs(token_ids, mask, 1.0)["logp"], trained, rtol=0, atol=0)
+        with CountedCopies() as counted:
+            # What the model has was copied when the version before took its place.
+            engine.kept_shares.keep(version + 1)
+        assert counted.copied == 0
+        expected = trained
 
 
 def share_states(engine: TrainEngine) -> None:

@@ -1,7 +1,10 @@
 """An engine that starts late checks and loads what it has missed once, whoever asks, and answers meanwhile."""
 
 import asyncio
+import os
 import threading
+from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -11,6 +14,7 @@ from asyncrl.errors import UnavailableError
 from asyncrl.weights import vllm_served
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.position import write_committed
+from asyncrl.weights.staging import Staging
 
 CALLS = 64
 
@@ -117,3 +121,25 @@ def test_the_pause_in_which_weights_are_swapped_empties_the_tier_of_vllm():
     assert connector.connector_scheduler.reset_cache.call_count == 0
     core._finish_pause(clear_cache=True)
     assert connector.connector_scheduler.reset_cache.call_count == 1
+
+
+def test_a_copy_that_another_engine_has_is_read_once_to_take_it_over_and_again_only_if_it_changes(
+    tmp_path, verified
+):
+    file = write_weights(tmp_path / "trainer", 1, [("w", torch.ones(64))])
+    content = Path(file.path).read_bytes()
+    there = Staging(str(tmp_path / "run"), pid=1)
+    there.make_room(file).write_bytes(content)
+    policy = Loading(tmp_path / "run")
+    assert policy.staging.adopt(file) and policy.staging.is_compared(file)
+    assert asyncio.run(policy.prepare(None, file)) == 0.0
+    assert verified == [] and policy.prepared == replace(file, path=str(policy.staging.path(file)))
+    # Of another checksum, or written since, it is computed.
+    assert not policy.staging.is_compared(replace(file, checksum="0"))
+    os.utime(policy.staging.path(file), ns=(1, 1))
+    assert asyncio.run(policy.prepare(None, file)) > 0.0 and len(verified) == 1
+    # So is what was brought to this engine itself.
+    alone = Loading(tmp_path / "elsewhere")
+    alone.staging.make_room(file).write_bytes(content)
+    asyncio.run(alone.prepare(None, file))
+    assert len(verified) == 2

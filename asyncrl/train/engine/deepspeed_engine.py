@@ -27,6 +27,7 @@ from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
 from asyncrl.train.engine.accumulated import apply_gradients, forget_gradients
 from asyncrl.train.engine.engine_parts import layout_of, parts_of
+from asyncrl.train.engine.kept_shares import KeptShares
 from asyncrl.train.engine.optimizers import attach, make_optimizer
 from asyncrl.train.engine.pieces import Piece, buckets, find_pieces, whole_numel
 from asyncrl.train.engine.progress import Progress
@@ -489,10 +490,19 @@ class TrainEngine:
         for piece in self.pieces:
             divided: Any = piece.parameter
             divided.ds_tensor.data.view(-1)[: piece.numel].copy_(piece.of(piece.flat))
-        if optimizer.persistent_parameters:
-            # Small ones stay whole on every rank.
-            optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
-            optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
+        self._whole_again()
+
+    def _whole_again(self) -> None:
+        """Make the small parameters of ZeRO-3, which stay whole on every rank, what their shares are. A collective."""
+        small = self.engine.optimizer.persistent_parameters
+        if small:
+            small[0].partition(small)
+            small[0].all_gather(small)
+
+    @cached_property
+    def kept_shares(self) -> KeptShares:
+        """This rank's share of the version before, under ZeRO-3."""
+        return KeptShares(self._published, self._whole_again, self.progress.mark)
 
     def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
         """Make parameters whole while it is open."""

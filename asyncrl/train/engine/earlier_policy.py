@@ -2,7 +2,8 @@
 
 The publisher keeps the file of the previous version. If it can be read, a forward pass runs with its weights, while the
 trained ones stay untouched. Under ZeRO-3, where no rank holds whole parameters, they take the place of the trained ones
-meanwhile, which are put back bit by bit.
+meanwhile, which are put back bit by bit; there each rank keeps its share of the version before, and the file is read
+where none is kept: after a start, or once a batch was refused.
 """
 
 from __future__ import annotations
@@ -36,14 +37,19 @@ def readable(engine: TrainEngine, folder: Path | None, versions: Iterable[int]) 
     # A rank with a part of each layer has no use for whole ones.
     if folder is None or not wanted or engine.layout.ranks > 1:
         return []
-    found = torch.tensor([int(_fits(engine, weights_path(folder, v))) for v in wanted], device=engine.device)
+    there = [_is_kept(engine, version) or _fits(engine, weights_path(folder, version)) for version in wanted]
+    found = torch.tensor([int(one) for one in there], device=engine.device)
     engine.all_reduce(found, "min")
-    return [version for version, there in zip(wanted, found.tolist(), strict=True) if there]
+    return [version for version, is_there in zip(wanted, found.tolist(), strict=True) if is_there]
 
 
 @contextmanager
 def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[Scorer | None]:
     """Give the forward pass of an earlier version; None on all ranks where one cannot read it. A collective."""
+    if _is_kept(engine, version):
+        with engine.kept_shares.swapped():
+            yield engine.outputs
+        return
     module = engine.engine.module
     weights: dict[str, Tensor] = {}
     readable_here = True
@@ -79,6 +85,11 @@ def earlier_policy(engine: TrainEngine, folder: Path, version: int) -> Iterator[
             return functional_call(module, own, given, {"extras": extras})
 
         yield score
+
+
+def _is_kept(engine: TrainEngine, version: int) -> bool:
+    """Whether each rank has its share of the version; the same on all."""
+    return engine.stage == 3 and engine.kept_shares.version == version
 
 
 def _reads(engine: TrainEngine) -> bool:

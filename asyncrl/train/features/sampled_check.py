@@ -60,7 +60,20 @@ class SampledCheck(TrainerCallback):
         if states is not None and (forged := self._forged(engine, batch, states)):
             reasons.append(forged.reason)
             refused, engines = [*refused, *forged.groups], {}
+        self._keep(engine, None if reasons else batch.step)
         return Refusal(list(dict.fromkeys(refused)), "; ".join(reasons), engines) if reasons else None
+
+    def _keep(self, engine: TrainEngine, version: int | None) -> None:
+        """Have ranks that share the weights keep them for tokens of this version in the next step's batch, before the
+        step changes them; None: the batch was refused, and there is no step."""
+        limit = self.config.buffer.max_staleness
+        wanted = self.weights_dir is not None and limit > 0 and self.config.train.max_logp_error > 0
+        if not wanted or engine.stage != 3 or engine.layout.ranks > 1:
+            return
+        if version is None:
+            engine.kept_shares.forget_trained()
+        else:
+            engine.kept_shares.keep(version)
 
     def _forged(self, engine: TrainEngine, batch: StepBatch, states: States) -> Refusal | None:
         """Return why groups are refused whose commitments are not to the trainer's hidden states."""
