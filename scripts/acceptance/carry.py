@@ -1,6 +1,6 @@
 """What a machine without a network is brought for the acceptance run, in calls of limited size.
 
-    python scripts/acceptance/carry.py carried [--limit 64] [--tree 16] [--python 3.12] [--there FILE]
+    python scripts/acceptance/carry.py carried [--limit 64] [--tree 24] [--python 3.12] [--there FILE]
 
 Such a machine has Python, torch, transformers, Triton and nvcc of its own; `there.txt` has the names of its packages.
 Carried is what vLLM, DeepSpeed and asyncrl need beyond them, by the metadata of the locked versions, as wheels of the
@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="below the repository's root")
     parser.add_argument("--limit", type=float, default=64, metavar="MIB", help="of one call (64)")
     parser.add_argument(
-        "--tree", type=float, default=16, metavar="MIB", help="of it, the working tree's (16)"
+        "--tree", type=float, default=24, metavar="MIB", help="of it, the working tree's (24)"
     )
     parser.add_argument("--python", default="3.12", help="the machine's version (3.12)")
     parser.add_argument("--sm", type=int, default=90, help="compute capability of its GPU, times ten (90)")
