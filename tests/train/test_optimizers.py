@@ -8,7 +8,8 @@ from torch.optim import AdamW
 from asyncrl.config import TrainConfig
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
-from asyncrl.train.engine.deepspeed_engine import MAX_GRAD_NORM, deepspeed_config
+from asyncrl.train.engine.accumulated import MAX_GRAD_NORM
+from asyncrl.train.engine.deepspeed_engine import deepspeed_config
 from asyncrl.train.engine.full_state import gather_state
 from asyncrl.train.engine.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
 from asyncrl.train.models.loading import load_policy

@@ -25,7 +25,7 @@ from transformers.integrations.deepspeed import HfDeepSpeedConfig, unset_hf_deep
 
 from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
-from asyncrl.train.engine.accumulated import apply_gradients, forget_gradients
+from asyncrl.train.engine.accumulated import MAX_GRAD_NORM, apply_gradients, forget_gradients
 from asyncrl.train.engine.engine_parts import layout_of, parts_of
 from asyncrl.train.engine.kept_shares import KeptShares
 from asyncrl.train.engine.optimizers import attach, make_optimizer
@@ -42,8 +42,6 @@ logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # not run compilers to find out what else it could compile.
 vars(deepspeed.ops)["__compatible_ops__"] = {"deepspeed_shm_comm": False}
 
-MAX_GRAD_NORM = 1.0
-"""Gradients are scaled down to it, as the literature's objectives assume."""
 GATHERED_BYTES = 256 * 2**20
 """What ZeRO-3 gathers at once: a collective for every small tensor would cost more than its bytes."""
 BUCKET_SIZES = 50_000_000, 200_000_000
@@ -97,7 +95,8 @@ def deepspeed_config(train: TrainConfig, dtype: str, num_trained: int) -> dict[s
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "gradient_clipping": MAX_GRAD_NORM,
+        # `apply_gradients` clips those of whole copies.
+        "gradient_clipping": MAX_GRAD_NORM if zero_stage(train, dtype) > 0 else 0.0,
         "zero_optimization": {
             "stage": zero_stage(train, dtype),
             "reduce_bucket_size": bucket_size(num_trained),

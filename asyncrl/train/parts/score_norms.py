@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from asyncrl.errors import ConfigError
+from asyncrl.train.engine.accumulated import total_norm
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.parts.frozen import score
 from asyncrl.train.step.part_table import PartContext
@@ -38,7 +39,7 @@ class ScoreNorms(StepPart):
         for (row,) in plan[engine.rank]:
             logp = score(module, engine, pad_rows(batch, [row]), settings.temperature)
             grads = torch.autograd.grad(logp["logp"].sum(), parameters, allow_unused=True)
-            norms[row] = torch.nn.utils.get_total_norm([g for g in grads if g is not None])
+            norms[row] = total_norm([g for g in grads if g is not None])
         engine.all_reduce(norms)
         found.rows[self.name] = norms.cpu()
 
