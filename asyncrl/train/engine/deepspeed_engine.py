@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deepspeed
 import torch
@@ -27,7 +27,6 @@ from asyncrl.config import TrainConfig
 from asyncrl.data.codec import pack, unpack
 from asyncrl.train.engine.accumulated import MAX_GRAD_NORM, apply_gradients, forget_gradients
 from asyncrl.train.engine.engine_parts import layout_of, parts_of
-from asyncrl.train.engine.kept_shares import KeptShares
 from asyncrl.train.engine.optimizers import attach, make_optimizer
 from asyncrl.train.engine.pieces import Piece, buckets, find_pieces, whole_numel
 from asyncrl.train.engine.progress import Progress
@@ -35,6 +34,9 @@ from asyncrl.train.models.checkpoint_form import VersionForm, form_of
 from asyncrl.train.models.policy import NO_EXTRAS, Extras, TrunkInput, probe
 from asyncrl.train.models.prefix_tree import uses_prefix_trees
 from asyncrl.train.models.token_scores import Compared
+
+if TYPE_CHECKING:
+    from asyncrl.train.engine.kept_shares import KeptShares
 
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # DeepSpeed would compile its shared-memory all-reduce for CPUs behind a lock file, which a killed process leaves
@@ -501,6 +503,8 @@ class TrainEngine:
     @cached_property
     def kept_shares(self) -> KeptShares:
         """This rank's share of the version before, under ZeRO-3."""
+        from asyncrl.train.engine.kept_shares import KeptShares
+
         return KeptShares(self._published, self._whole_again, self.progress.mark)
 
     def _gathered(self, parameters: list[nn.Parameter]) -> AbstractContextManager[Any]:
