@@ -137,8 +137,8 @@ def run(args: argparse.Namespace) -> int:
 
     args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
     lm_only = {"examples": args.examples, "fewshot": args.fewshot, "chat": args.chat, "include": args.include}
-    if given := [name for name, value in lm_only.items() if value and "lm-eval/" not in (args.on or "")]:
-        raise ConfigError(f"eval: --{given[0]} goes with --on lm-eval/TASK")
+    if alone := [name for name, value in lm_only.items() if value and "lm-eval/" not in (args.on or "")]:
+        raise ConfigError(f"eval: --{alone[0]} goes with --on lm-eval/TASK")
     if args.on and "lm-eval/" in args.on:
         from asyncrl.commands.eval_lm import run_lm_eval
 
