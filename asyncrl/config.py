@@ -58,6 +58,8 @@ from asyncrl.textfile import read_text, read_toml
 ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
 """Tokens a second that an engine on a GPU samples for many episodes, and turns a second that one rollout worker plays
 at contexts of tens of thousands of tokens."""
+DEFAULT_OBJECTIVE = {"preset": "grpo"}
+"""What `algo` is where a recipe leaves it out."""
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
 LARGEST = 2**63 - 1
@@ -99,7 +101,7 @@ class Config(Section):
     placement: PlacementConfig = PlacementConfig()
     rollout: RolloutConfig = RolloutConfig()
     buffer: BufferConfig = BufferConfig()
-    algo: dict[str, Any] = Field(default_factory=lambda: {"preset": "grpo"})
+    algo: dict[str, Any] = Field(default_factory=lambda: dict(DEFAULT_OBJECTIVE))
     """The objective; its keys are those of `asyncrl.algo.settings`, which checks them."""
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = LoraConfig()
@@ -195,7 +197,7 @@ class Config(Section):
     def _unit_of_agents(cls, data: Any) -> Any:
         """Compare episodes, and not their branches, where an agent plays and the recipe leaves it open."""
         env = data.get("env") if isinstance(data, dict) else None
-        algo = data.get("algo", {"preset": "decoupled_ppo"}) if isinstance(data, dict) else None
+        algo = data.get("algo", DEFAULT_OBJECTIVE) if isinstance(data, dict) else None
         if not isinstance(env, dict) or env.get("name") != "agent" or not isinstance(algo, dict):
             return data
         return (

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.commands.recipes import first_sentence
-from asyncrl.config import PACKAGED_RECIPES, known_recipes, load_config
+from asyncrl.config import DEFAULT_OBJECTIVE, PACKAGED_RECIPES, known_recipes, load_config
 from asyncrl.env.registry import load_env
 
 PACKAGED = sorted(path.parent.name for path in PACKAGED_RECIPES.glob("*/recipe.toml"))
@@ -72,3 +72,15 @@ def test_task_folders_of_a_copy_are_found(capsys):
     config = load_config("terminal_grpo", ['env.config={"folder": "recipes/terminal_grpo/tasks"}'])
     tasks = list(load_env("terminal").tasks("train", "terminal", **config.env.config))
     assert [task.id for task in tasks] == ["broken-backup", "csv-to-json", "release-link"]
+
+
+NAMED = {"dapo_4b_8x80gb": "dapo", "distill_1_7b_80gb": "opd", "team_grpo": "dr_mas"}
+"""Recipes that are of a method of their own."""
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_recipe_trains_with_the_default_objective_unless_its_method_is_what_it_is_of(name):
+    algo = load_config(name).algo
+    assert algo["preset"] == NAMED.get(name, DEFAULT_OBJECTIVE["preset"])
+    plays_agents = load_config(name).env.name == "agent"
+    assert algo.get("baseline_unit", "branches") == ("episodes" if plays_agents else "branches")
