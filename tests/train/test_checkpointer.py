@@ -51,7 +51,8 @@ def test_a_gathered_state_continues_equally_under_any_zero_stage(tiny_model, ref
     engine = make_engine(tiny_model, stage)
     load_state(engine, WholeTensors(state))
     step_once(engine)
-    assert worst(snapshot(engine), expected) < 1e-7
+    # Stages clip by norms that are added up in another order; the floats next to a norm's weight of 1 are 1.2e-7 away.
+    assert worst(snapshot(engine), expected) < 2e-7
 
 
 def test_a_state_without_the_moments_continues_differently(tiny_model, reference):
