@@ -49,8 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"leaderboard: there is no folder {args.folder}")
     board = leaderboard(read_columns(args.folder), args.against)
     tables = leaderboard_tables(board)
-    checkpoints, columns = len(board["checkpoints"]), len(board["columns"])
-    summary = f"{checkpoints} checkpoints on {columns} suites and data sets."
+    summary = f"Checkpoints: {len(board['checkpoints'])}. Suites and data sets: {len(board['columns'])}."
     out = args.out or args.folder
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{PAGE}.json", board, indent=2)
