@@ -121,7 +121,8 @@ async def memory_of_sockets(scene: Scene) -> list[str]:
 
 async def memory_of_page_tables(scene: Scene) -> list[str]:
     # As for languages whose runtimes reserve more address space than any limit would leave.
-    async with await scene.open(address_space_bytes=0) as box:
+    # On a busy machine it takes longer than the other attacks may.
+    async with await scene.open(address_space_bytes=0, wall_s=60) as box:
         wanted_mib = 2 * LIMITS.memory_bytes // MIB
         result = await box.exec(code=scene.fill(programs.MEMORY_TABLES, WANTED_MIB=wanted_mib))
     return leaks_in(result, must_end=not result.out_of_memory)
