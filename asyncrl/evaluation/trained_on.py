@@ -15,7 +15,7 @@ from asyncrl.evaluation.importers.records import reader_of
 from asyncrl.rewards.answers.gold import golds
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import open_data, prompt_text
-from asyncrl.rows.source import read_rows
+from asyncrl.rows.source import Rows, read_rows
 from asyncrl.run.checkpoints import run_of
 from asyncrl.types import Task
 
@@ -37,8 +37,7 @@ def training_data(checkpoints: Sequence[str], given: Sequence[str]) -> dict[str,
         if folder is not None and str(folder) not in found:
             found[str(folder)] = _of_run(folder)
     for source in given:
-        rows = read_rows(source, key="--trained-on")
-        found[source] = ((rows.where(i), row_text(row)) for i, row in enumerate(rows))
+        found[source] = _of_source(read_rows(source, key="--trained-on"))
     return found
 
 
@@ -52,9 +51,8 @@ def look_for(tasks: Mapping[str, Sequence[Task]], data: Mapping[str, Texts]) -> 
     questions = {in_part(part, task).id: question_of(task) for part, mine in tasks.items() for task in mine}
     notes: list[str] = []
     parts: dict[str, dict[str, Any]] = {part: {} for part in tasks}
-    for source, texts in {"": (), **data}.items():
-        if not source and data:
-            continue
+    nothing: dict[str, Texts] = {"": ()}
+    for source, texts in (data or nothing).items():
         try:
             looked = contamination(questions, islice(texts, MOST_ROWS))
         except (ConfigError, InputError, OSError) as error:
@@ -74,6 +72,11 @@ def question_of(task: Task) -> Question:
     except (KeyError, IndexError):
         answer = ""
     return Question(prompt_text(task.data) if task.data else "", answer)
+
+
+def _of_source(rows: Rows) -> Iterator[tuple[str, str]]:
+    for number, row in enumerate(rows):
+        yield rows.where(number), row_text(row)
 
 
 def _of_run(folder: Path) -> Iterator[tuple[str, str]]:
