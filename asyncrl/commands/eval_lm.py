@@ -10,8 +10,8 @@ from typing import Any
 from asyncrl.commands.eval_suite import report
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.samples import RECORD, SampleFile
-from asyncrl.jsonfile import read_json, write_json
+from asyncrl.evaluation.samples import RECORD, SampleFile, add_checkpoint, read_record
+from asyncrl.jsonfile import write_json
 from asyncrl.launch.checks.check import check_model
 from asyncrl.launch.evaluation.lm_eval import PREFIX, VERSION, Asked, lm_eval_python, play, rows
 from asyncrl.run.model_folder import context_length, fingerprint
@@ -40,13 +40,17 @@ def run_lm_eval(args: argparse.Namespace, sets: dict[str, str]) -> int:
         "chat": asked.chat,
         "parts": {one: {"set": one, "env": f"lm-eval {VERSION}"} for one in sets},
     }
-    record = _opened(folder, suite)
+    record = read_record(folder, suite)
+    if record is None:
+        record = {"suite": suite, "tasks": {}, "checkpoints": {}}
+        # An evaluation that fails leaves logs, and goes on when its command is given again.
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / RECORD, record)
     file = SampleFile(folder)
     try:
         for number, (checkpoint, config) in enumerate(configs.items(), 1):
             settings = {"files": fingerprint(checkpoint), "engine": config.engine.model_dump(mode="json")}
-            if record["checkpoints"].setdefault(checkpoint, settings) != settings:
-                raise ConfigError(f"--out {folder}: {checkpoint!r} has changed since; give another folder")
+            add_checkpoint(folder, record["checkpoints"], checkpoint, settings)
             if any(row["checkpoint"] == checkpoint for row in file.rows):
                 continue
             said = play(asked, python, checkpoint, config, folder / "work" / str(number))
@@ -94,21 +98,3 @@ def _config(checkpoint: str, args: argparse.Namespace) -> Config:
     ):
         apply_override(data, override)
     return parse_config(data)
-
-
-def _opened(folder: Path, suite: dict[str, Any]) -> dict[str, Any]:
-    """Return what a folder holds already, or begin it. Raises `ConfigError` where it holds something else."""
-    folder.mkdir(parents=True, exist_ok=True)
-    record = read_json(folder / RECORD)
-    if record is None:
-        if any(folder.iterdir()):
-            raise ConfigError(f"--out {folder}: is not empty and holds no evaluation; give another folder")
-        record = {"suite": suite, "tasks": {}, "checkpoints": {}}
-        # An evaluation that fails leaves logs, and goes on when its command is given again.
-        write_json(folder / RECORD, record)
-    if record["suite"] != suite:
-        different = [key for key in suite if suite[key] != record["suite"].get(key)]
-        raise ConfigError(
-            f"--out {folder}: holds an evaluation with another {', '.join(different)}; give another folder"
-        )
-    return record

@@ -16,7 +16,7 @@ from asyncrl.evaluation.report import html_report, markdown_report
 from asyncrl.evaluation.results import evaluate_samples, without
 from asyncrl.evaluation.samples import SampleFile
 from asyncrl.evaluation.suite import Suite, check_digests, part_tasks
-from asyncrl.evaluation.tables import Cell
+from asyncrl.evaluation.tables import Cell, difference
 from asyncrl.evaluation.trained_on import look_for, training_data
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.evaluation.suite import check_suite, open_evaluation, play_suite, suite_config
@@ -84,8 +84,7 @@ def report(
     for one in result["comparisons"]:
         if one["part"] is None:
             print(
-                f"{one['second']}: {one['difference']:+.3f} [{one['ci_low']:+.3f}, {one['ci_high']:+.3f}] against "
-                f"{one['first']}, p = {one['p_holm']:.4f}"
+                f"{one['second']}: {difference(one).text()} against {one['first']}, p = {one['p_holm']:.4f}"
             )
     if leakage is not None:
         _say_leakage(leakage)

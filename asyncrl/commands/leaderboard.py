@@ -42,7 +42,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.evaluation.leaderboard import leaderboard, leaderboard_tables, read_columns
-    from asyncrl.evaluation.tables import Cell, html_page, markdown_page
+    from asyncrl.evaluation.tables import Cell, difference, html_page, markdown_page
     from asyncrl.jsonfile import write_json
 
     if not args.folder.is_dir():
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     (out / f"{PAGE}.html").write_text(html_page("Leaderboard", summary, tables), encoding="utf-8")
     for one in board["regressions"]:
         print(
-            f"lower: {one['second']} on {one['column']}, {one['difference']:+.3f} [{one['ci_low']:+.3f}, "
-            f"{one['ci_high']:+.3f}] against {board['against']}"
+            f"lower: {one['second']} on {one['column']}, {difference(one).text()} against {board['against']}"
         )
     for name, scores in board["checkpoints"].items():
         told = ", ".join(f"{column} {Cell(one['score']).text()}" for column, one in scores.items())

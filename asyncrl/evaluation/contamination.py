@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asyncrl.process_hooks import texts
+
 N = 13
 """Consecutive words that are shared by chance hardly ever."""
 FEWEST = 5
@@ -94,18 +96,7 @@ def contamination(
 
 def row_text(row: Any) -> str:
     """Return all texts in a row of training data, one after the other."""
-    return "\n".join(_texts(row))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _texts(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
+    return "\n".join(texts(row))
 
 
 def _answered(question: Question) -> bool:

@@ -19,7 +19,7 @@ from asyncrl.evaluation.comparison import holm
 from asyncrl.evaluation.results import Row, evaluate_samples
 from asyncrl.evaluation.samples import FILE as SAMPLES
 from asyncrl.evaluation.samples import RECORD
-from asyncrl.evaluation.tables import Cell, Table
+from asyncrl.evaluation.tables import Cell, Table, difference_cells
 from asyncrl.jsonfile import read_json
 from asyncrl.textfile import parse_lines
 
@@ -41,10 +41,9 @@ class Column:
     rows: dict[str, list[Row]] = field(default_factory=dict)
     """By checkpoint."""
 
-    @property
-    def complete(self) -> dict[str, bool]:
-        """Whether a checkpoint has all its samples, by checkpoint."""
-        return {name: len(rows) >= self.tasks * self.samples for name, rows in self.rows.items()}
+    def is_complete(self, checkpoint: str) -> bool:
+        """Return whether a checkpoint has all its samples."""
+        return len(self.rows[checkpoint]) >= self.tasks * self.samples
 
 
 def read_columns(folder: Path) -> list[Column]:
@@ -104,7 +103,7 @@ def leaderboard(columns: Sequence[Column], against: str = "") -> dict[str, Any]:
         result = evaluate_samples(rows, ordered, column.samples)
         for name, one in result["checkpoints"].items():
             kept = {key: one.get(key) for key in ("score", "counted", "failed", "tokens")}
-            scores[name][column.name] = {**kept, "complete": column.complete[name]}
+            scores[name][column.name] = {**kept, "complete": column.is_complete(name)}
         if ordered[0] == against:
             differences += [
                 {"column": column.name, **one} for one in result["comparisons"] if one["part"] is None
@@ -124,7 +123,7 @@ def leaderboard(columns: Sequence[Column], against: str = "") -> dict[str, Any]:
 
 def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
     """Return the tables of a leaderboard, regressions first."""
-    lost = [[one["second"], one["column"], *_difference(one)] for one in board["regressions"]]
+    lost = [[one["second"], one["column"], *difference_cells(one)] for one in board["regressions"]]
     tasks = [
         [one["second"], one["column"], task["task"], f"{task['first']:.3f}", f"{task['second']:.3f}"]
         for one in board["regressions"]
@@ -159,7 +158,7 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
                 "Paired by task, with a BCa bootstrap interval; p by the paired permutation test, adjusted by Holm's "
                 "method over all of this table.",
                 header,
-                [[one["second"], one["column"], *_difference(one)] for one in board["differences"]],
+                [[one["second"], one["column"], *difference_cells(one)] for one in board["differences"]],
             ),
         )
         if one.rows
@@ -203,12 +202,3 @@ def _scores(scores: Mapping[str, Any], columns: Sequence[str]) -> Iterator[str |
             yield f"{Cell(one['score']).text()}, not complete"
         else:
             yield Cell(one["score"])
-
-
-def _difference(one: Mapping[str, Any]) -> list[str | Cell]:
-    interval = {"mean": one["difference"], "ci_low": one["ci_low"], "ci_high": one["ci_high"]}
-    return [
-        Cell(interval, signed=True),
-        f"{one['p_holm']:.4f}",
-        f"{one['better']} / {one['worse']} of {one['tasks']}",
-    ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from asyncrl.evaluation.contamination import SHORTEST_ANSWER, N
-from asyncrl.evaluation.tables import Cell, Table, html_page, markdown_page
+from asyncrl.evaluation.tables import Cell, Table, difference_cells, html_page, markdown_page
 
 SHOWN_REGRESSIONS = 15
 SHOWN_OVERLAPPING = 10
@@ -182,11 +182,7 @@ def _comparisons(comparisons: Sequence[Mapping[str, Any]]) -> Table:
             one["second"],
             one["first"],
             one["part"] or "all",
-            Cell(
-                {"mean": one["difference"], "ci_low": one["ci_low"], "ci_high": one["ci_high"]}, signed=True
-            ),
-            f"{one['p_holm']:.4f}",
-            f"{one['better']} / {one['worse']} of {one['tasks']}",
+            *difference_cells(one),
             f"{one['detectable']:.3f}",
         ]
         for one in comparisons

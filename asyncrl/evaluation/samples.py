@@ -14,12 +14,44 @@ from asyncrl.env.parts import PART
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.rows import episode_rows
 from asyncrl.evaluation.suite import Suite
+from asyncrl.jsonfile import read_json
 from asyncrl.textfile import parse_lines
 from asyncrl.types import EXTRACTED, Group, Task
 
 FILE = "samples.jsonl"
 RECORD = "evaluation.json"
 """What was evaluated on what, beside the samples."""
+
+
+def read_record(folder: Path, suite: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a folder says was evaluated in it; None for a new one.
+
+    suite: what is to be evaluated now, as JSON has it. Raises `ConfigError` where the folder holds something else.
+    """
+    record = read_json(folder / RECORD)
+    if record is None:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ConfigError(f"--out {folder}: is not empty and holds no evaluation; give another folder")
+        return None
+    before = record["suite"]
+    for key in suite:
+        if suite[key] != before.get(key):
+            raise ConfigError(
+                f"--out {folder}: holds an evaluation on suite {before['name']!r} version {before['version']} with "
+                f"another {key}; give another folder"
+            )
+    return record
+
+
+def add_checkpoint(folder: Path, known: dict[str, Any], checkpoint: str, settings: Mapping[str, Any]) -> None:
+    """Add a checkpoint to those of a record, with its files and the settings that it is evaluated with.
+
+    Raises `ConfigError` where it is there with others.
+    """
+    for key, value in known.setdefault(checkpoint, settings).items():
+        if value != settings[key]:
+            wrong = "has changed since" if key == "files" else f"was evaluated with other settings of {key}"
+            raise ConfigError(f"--out {folder}: {checkpoint!r} {wrong}; give another folder")
 
 
 def sample_id(checkpoint: str, task: str, sample: int) -> str:

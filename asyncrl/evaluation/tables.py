@@ -36,6 +36,21 @@ class Table:
     rows: Sequence[Sequence[str | Cell]]
 
 
+def difference(one: Mapping[str, Any]) -> Cell:
+    """Return the difference that a comparison found."""
+    interval = {"mean": one["difference"], "ci_low": one["ci_low"], "ci_high": one["ci_high"]}
+    return Cell(interval, signed=True)
+
+
+def difference_cells(one: Mapping[str, Any]) -> list[str | Cell]:
+    """Return the difference of a comparison, its p-value, and the tasks that are better and worse."""
+    return [
+        difference(one),
+        f"{one['p_holm']:.4f}",
+        f"{one['better']} / {one['worse']} of {one['tasks']}",
+    ]
+
+
 def markdown_page(title: str, summary: str, tables: Sequence[Table]) -> str:
     """Return a page of tables as Markdown."""
     lines = [f"# {title}", "", summary, ""]

@@ -32,6 +32,7 @@ from asyncrl.errors import InputError, JudgeError
 from asyncrl.extensions.judge.check import share
 from asyncrl.extensions.judge.client import JudgeClient
 from asyncrl.extensions.judge.comparing import Preference, prefer
+from asyncrl.extensions.judge.endpoint import judge_errors
 from asyncrl.extensions.judge.questions import JudgeRequest
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.types import Message, Task
@@ -178,9 +179,7 @@ async def agree(
     Raises `JudgeError` where fewer than two rows could be judged.
     """
     found = await asyncio.gather(*(judge.score(one.request) for one in rows), return_exceptions=True)
-    errors = [one for one in found if isinstance(one, BaseException)]
-    if bug := next((one for one in errors if not isinstance(one, JudgeError)), None):
-        raise bug
+    errors = judge_errors(found)
     judged = [
         (one, share(config, s))
         for one, s in zip(rows, found, strict=True)
@@ -258,10 +257,7 @@ async def _compared(
 ) -> Pairs | None:
     asked = (prefer(judge.endpoint, config, better.request, worse.request) for better, worse in pairs)
     found = await asyncio.gather(*asked, return_exceptions=True)
-    if bug := next(
-        (e for e in found if isinstance(e, BaseException) and not isinstance(e, JudgeError)), None
-    ):
-        raise bug
+    judge_errors(found)
     said = [one for one in found if isinstance(one, Preference)]
     if not said:
         return None

@@ -20,7 +20,7 @@ from typing import Any
 from asyncrl.clock import now_s
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import JudgeError
-from asyncrl.extensions.judge.endpoint import Endpoint, chat_url, log
+from asyncrl.extensions.judge.endpoint import Endpoint, chat_url, judge_errors, log
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores, chat_body, read_reply, shown
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.extensions.judge.votes import voted
@@ -110,9 +110,7 @@ class JudgeClient:
             return await self.endpoint.ask(body, lambda reply: read_reply(self.config, request, reply))
 
         replies = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
-        failed = [reply for reply in replies if isinstance(reply, BaseException)]
-        if bug := next((error for error in failed if not isinstance(error, JudgeError)), None):
-            raise bug
+        failed = judge_errors(replies)
         if len(failed) == count:
             several = f"none of {count} replies counts; the first: " if count > 1 else ""
             raise JudgeError(f"{several}{failed[0]}")

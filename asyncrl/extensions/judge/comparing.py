@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.errors import JudgeError
 from asyncrl.extensions.judge.endpoint import Endpoint
-from asyncrl.extensions.judge.questions import JudgeRequest, completion_text, rubric
+from asyncrl.extensions.judge.questions import JudgeRequest, completion_body, completion_text, rubric
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.extensions.judge.transcript import shown_conversation
 
@@ -73,9 +73,4 @@ def comparison(config: JudgeConfig, first: JudgeRequest, second: JudgeRequest) -
     text = PROMPT.format(
         rubric=rubric(config), task=json.dumps(first.task.data, default=str), first=shown[0], second=shown[1]
     )
-    return {
-        "model": config.model,
-        "messages": [{"role": "user", "content": text}],
-        "temperature": 0.0,
-        "max_tokens": config.max_tokens,
-    }
+    return completion_body(config, text, config.max_tokens)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import aiohttp
@@ -137,6 +137,15 @@ class Endpoint:
                 self.url,
                 self.max_requests,
             )
+
+
+def judge_errors(answers: Iterable[object]) -> list[JudgeError]:
+    """Return the failures among what was gathered with its exceptions. Raises the first exception that is a bug."""
+    failed = [one for one in answers if isinstance(one, BaseException)]
+    for error in failed:
+        if not isinstance(error, JudgeError):
+            raise error
+    return [one for one in failed if isinstance(one, JudgeError)]
 
 
 def chat_url(url: str) -> str:

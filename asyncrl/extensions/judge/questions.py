@@ -82,11 +82,18 @@ def chat_body(config: JudgeConfig, request: JudgeRequest) -> dict[str, Any]:
         "{form}": _form(config, request),
     }
     text = PLACES.sub(lambda place: filled[place.group()], prompt)
+    return completion_body(config, text, max_tokens(config, request), 1.0 if config.samples > 1 else 0.0)
+
+
+def completion_body(
+    config: JudgeConfig, text: str, max_tokens: int, temperature: float = 0.0
+) -> dict[str, Any]:
+    """Return the body of a request for one reply to a text."""
     return {
         "model": config.model,
         "messages": [{"role": "user", "content": text}],
-        "temperature": 1.0 if config.samples > 1 else 0.0,
-        "max_tokens": max_tokens(config, request),
+        "temperature": temperature,
+        "max_tokens": max_tokens,
     }
 
 

@@ -21,6 +21,7 @@ from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.samples import sample_id
 from asyncrl.launch.evaluation.environments import make_environment
 from asyncrl.launch.processes.process_group import ProcessGroup
+from asyncrl.process_hooks import die_with_parent
 from asyncrl.run.folder import cache_folder
 from asyncrl.textfile import parse_lines
 
@@ -100,6 +101,7 @@ def play(asked: Asked, python: Path, checkpoint: str, config: Config, folder: Pa
                 env=env,
                 stdout=log,
                 stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,
             )
         if done.returncode:
             group.check()

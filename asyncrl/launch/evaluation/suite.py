@@ -24,10 +24,17 @@ from asyncrl.env.config_check import check_environment
 from asyncrl.env.parts import in_part
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, EpisodeError, InputError
-from asyncrl.evaluation.samples import RECORD, SampleFile, missing_tasks, sample_rows
+from asyncrl.evaluation.samples import (
+    RECORD,
+    SampleFile,
+    add_checkpoint,
+    missing_tasks,
+    read_record,
+    sample_rows,
+)
 from asyncrl.evaluation.suite import Suite, SuitePart
 from asyncrl.import_path import search_in
-from asyncrl.jsonfile import read_json, write_json
+from asyncrl.jsonfile import write_json
 from asyncrl.launch.checks.check import check_engine, check_model, check_turn_format
 from asyncrl.launch.evaluation.evaluate import call_until_answered, start_player, task_timeout_s
 from asyncrl.launch.models.local_models import load_recipe
@@ -124,31 +131,15 @@ def open_evaluation(
         name: [[task.id, task.seed, task.split, task.data] for task in tasks[name]] for name in suite.parts
     }
     now = {"suite": json.loads(suite.model_dump_json()), "tasks": json.loads(json.dumps(listed, default=str))}
-    path = folder / RECORD
-    before = read_json(path)
-    if before is None and folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"--out {folder}: is not empty and holds no evaluation; give another folder")
+    before = read_record(folder, now["suite"])
+    if before is not None and now["tasks"] != before["tasks"]:
+        raise ConfigError(f"--out {folder}: holds an evaluation on other tasks; give another folder")
     known: dict[str, Any] = before["checkpoints"] if before else {}
-    if before is not None:
-        for key in now["suite"]:
-            if now["suite"][key] != before["suite"].get(key):
-                raise ConfigError(
-                    f"--out {folder}: holds an evaluation on suite {before['suite']['name']!r} version "
-                    f"{before['suite']['version']} with another {key}; give another folder"
-                )
-        if now["tasks"] != before["tasks"]:
-            raise ConfigError(f"--out {folder}: holds an evaluation on other tasks; give another folder")
     for checkpoint, config in configs.items():
         settings = {name: getattr(config, name).model_dump(mode="json") for name in SETTINGS}
-        found = {"files": fingerprint(checkpoint), **settings}
-        for key, value in known.setdefault(checkpoint, found).items():
-            if value != found[key]:
-                wrong = (
-                    "has changed since" if key == "files" else f"was evaluated with other settings of {key}"
-                )
-                raise ConfigError(f"--out {folder}: {checkpoint!r} {wrong}; give another folder")
+        add_checkpoint(folder, known, checkpoint, {"files": fingerprint(checkpoint), **settings})
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"asyncrl": __version__, **now, "checkpoints": known})
+    write_json(folder / RECORD, {"asyncrl": __version__, **now, "checkpoints": known})
     return list(known)
 
 
