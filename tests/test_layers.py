@@ -17,6 +17,7 @@ LAYERS = [
         "endpoint",
         "generation",
         "import_path",
+        "installation",
         "jsonfile",
         "process_hooks",
         "process_start",

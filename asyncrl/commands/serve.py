@@ -57,6 +57,8 @@ ROLES: dict[str, RoleCommand] = {
     "swarm": swarm,
     "trainer": trainer,
 }
+LOAD_MODELS = frozenset({"engine", "gateway", "node", "old_policy", "policy", "rollout", "trainer"})
+"""Roles that import transformers, or start what does."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "CHECKPOINT": {
         "metavar": "CHECKPOINT",
@@ -182,7 +184,7 @@ def add(subparsers: Subparsers) -> None:
             name.strip("-").replace("-", "_").lower(): option.get("default")
             for name, option in OPTIONS.items()
         }
-        one.set_defaults(run=run, **absent)
+        one.set_defaults(run=run, loads_models=role in LOAD_MODELS, **absent)
         for name in command.OPTIONS:
             options = OPTIONS[name] | OTHERWISE.get((role, name), {})
             one.add_argument(name if name.startswith("-") else name.lower(), **options)

@@ -49,7 +49,7 @@ def add(subparsers: Subparsers) -> None:
         metavar="runs/NAME",
         help="go on from the newest checkpoint of an interrupted run",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, loads_models=True)
 
 
 def run(args: argparse.Namespace) -> int:

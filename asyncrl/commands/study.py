@@ -30,7 +30,7 @@ def add(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="instead of the number in the file")
     parser.add_argument("--report", action="store_true", help="only write table and figure of what there is")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, loads_models=True)
 
 
 def run(args: argparse.Namespace) -> int:

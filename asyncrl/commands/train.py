@@ -57,7 +57,7 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="start even where what `asyncrl plan memory` predicts does not fit this machine",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, loads_models=True)
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:

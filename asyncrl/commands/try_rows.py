@@ -36,7 +36,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--samples", type=int, default=1, metavar="N", help="answers to each (default 1)")
     parser.add_argument("--heldout", action="store_true", help="held-out rows instead of those to train on")
     parser.add_argument("--whole", action="store_true", help="show long texts whole")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, loads_models=True)
 
 
 def run(args: argparse.Namespace) -> int:
