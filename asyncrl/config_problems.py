@@ -8,7 +8,7 @@ import types
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from asyncrl.config_sections import Section
+from asyncrl.section import Section
 
 KINDS = {
     str: "a text",
@@ -63,6 +63,8 @@ def _explained(problem: Any, place: Sequence[Any], root: type[Section]) -> str:
         return f"{key}: unknown key; {hint}allowed: {', '.join(known)}"
     if problem["type"] == "missing":
         return f"{key}: missing; it must be given"
+    if problem["type"] in ("model_type", "dict_type"):
+        return f"{key}: must be a table, got {json.dumps(problem['input'], default=str)}"
     message = problem["msg"].removeprefix("Value error, ")
     if not key:
         return message

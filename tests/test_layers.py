@@ -18,6 +18,8 @@ LAYERS = [
         "generation",
         "import_path",
         "installation",
+        "section",
+        "config_problems",
         "jsonfile",
         "process_hooks",
         "process_start",
@@ -51,7 +53,7 @@ LAYERS = [
     {"config_sections"},
     {"extensions"},  # What `asyncrl/extensions/` has beside its folders.
     {"conflicts", "rows"},
-    {"config_checks", "config_problems"},
+    {"config_checks"},
     {"config"},
     {"data", "hosts", "run", "sandbox", "weights"},
     {"rewards"},

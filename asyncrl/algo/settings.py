@@ -13,7 +13,6 @@
     lr_scaling: {power: 0.5, base_ess: 1.0}
     value: {coef: 0.5, trunk: shared}
     staleness_control: {enabled: true, low_ess: 0.3}
-    sft_phase: {every: 20}
     denominator: original
     baseline_unit: branches
 
@@ -29,36 +28,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from asyncrl.algo import signature
 from asyncrl.algo.presets import PRESETS
 from asyncrl.algo.registry import did_you_mean, short_name
+from asyncrl.algo.section import AlgoConfig
 from asyncrl.errors import ConfigError
 
-DEFAULTS: dict[str, Any] = {
-    "advantage": {"name": "grpo"},
-    "normalize": {"name": "none"},
-    "loss": {"name": "ppo_clip"},
-    "corrections": [],
-    "aggregation": {"name": "token_mean"},
-    "proximal": {"name": "recompute"},
-    "kl": {
-        "estimator": "k3", "coef": 0.0, "where": "loss", "unbiased": False, "target": None, "horizon": 10000,
-    },
-    "entropy_coef": 0.0,
-    "entropy_control": {"target": None, "step": 0.005},
-    "success_nll_coef": 0.0,
-    "lr_scaling": {"power": 0.0, "base_ess": 1.0},
-    "value": {
-        "coef": 0.5, "clip": 0.2, "huber_delta": None, "trunk": "own", "learning_rate": 1e-5, "warmup_steps": 0,
-        "steps": 1,
-    },
-    "shaping": [],
-    "filters": [],
-    "denominator": "original",
-    "baseline_unit": "branches",
-    "staleness_control": {"enabled": False, "minimum": 0, "low_ess": 0.3, "high_ess": 0.7, "patience": 5},
-    "sft_phase": {"every": 0, "steps": 4, "learning_rate": 1e-5, "keep": 256},
-}  # fmt: skip
+DEFAULTS: dict[str, Any] = AlgoConfig().model_dump()
 """What a recipe without a preset gets, and every key it may set."""
 
 NAMED = {
@@ -71,36 +49,8 @@ NAMED = {
 LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"}
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
-CHOICES = {"denominator": ("original", "kept"), "baseline_unit": ("branches", "episodes")}
 BY_EPISODE = ("grpo", "dr_grpo", "rloo", "maxrl", "passk", "mc_grpo", "gpg")
 """Advantages of one number a row from the rewards of its group: they may compare episodes in place of branches."""
-VALUES = {"entropy_coef": "float", "success_nll_coef": "float"}
-"""Keys that are one value, with its type."""
-TABLES = {
-    "kl": {
-        "coef": "float", "where": "Literal['loss', 'reward']", "unbiased": "bool", "target": "float | None",
-        "horizon": "int",
-    },
-    "entropy_control": {"target": "float | None", "step": "float"},
-    "lr_scaling": {"power": "float", "base_ess": "float"},
-    "value": {
-        "coef": "float", "clip": "float | None", "huber_delta": "float | None",
-        "trunk": "Literal['own', 'shared']", "learning_rate": "float", "warmup_steps": "int",
-        "steps": "int",
-    },
-    "staleness_control": {
-        "enabled": "bool", "minimum": "int", "low_ess": "float", "high_ess": "float", "patience": "int",
-    },
-    "sft_phase": {"every": "int", "steps": "int", "learning_rate": "float", "keep": "int"},
-}  # fmt: skip
-"""The types of the keys of each table."""
-LEAST = {
-    "entropy_control": {"step": 0.0},
-    "value": {"learning_rate": 0.0, "warmup_steps": 0, "steps": 1},
-    "staleness_control": {"minimum": 0, "low_ess": 0.0, "high_ess": 0.0, "patience": 1},
-    "sft_phase": {"every": 0, "steps": 1, "learning_rate": 0.0, "keep": 1},
-}
-"""The least values of those that have one."""
 
 
 def default_unit(algo: Mapping[str, Any]) -> str:
@@ -121,14 +71,12 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
     preset = given.pop("preset", None)
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"algo.preset: unknown preset {preset!r}{did_you_mean(str(preset), PRESETS)}")
-    for key in given:
-        if key not in DEFAULTS:
-            raise ConfigError(f"algo.{key}: unknown key{did_you_mean(key, [*DEFAULTS, 'preset'])}")
     settings = copy.deepcopy(DEFAULTS)
     for layer in (PRESETS[preset] if preset else {}, given):
         for key, value in layer.items():
-            settings[key] = _overlay(key, settings[key], copy.deepcopy(value))
-    _check(settings)
+            settings[key] = _overlay(key, settings.get(key), copy.deepcopy(value))
+    settings = _typed(settings)
+    _check_parts(settings)
     if "proximal" in given and "proximal" not in needed(settings):
         raise ConfigError(
             f"algo.proximal: {settings['proximal']['name']!r} is read by no part of this objective (the loss is "
@@ -240,56 +188,37 @@ def _overlay(key: str, base: Any, value: Any) -> Any:
         return value
     if key in LISTED and isinstance(value, list):
         return [_part(LISTED[key], part) for part in value]
-    if isinstance(base, dict):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"algo.{key}: expected a mapping, got {value!r}")
-        for name in value:
-            if name not in base:
-                raise ConfigError(f"algo.{key}.{name}: unknown key{did_you_mean(name, base)}")
+    if isinstance(base, dict) and isinstance(value, Mapping):
         return {**base, **value}
     return value
 
 
 def _part(kind: str, part: Any) -> Any:
-    """A part as a mapping with a registered function under its short name; mistakes in it are left for `_check`."""
+    """A part as a mapping with a registered function under its short name; mistakes in it are left for the checks."""
     part = {"name": part} if isinstance(part, str) else part
     if isinstance(part, Mapping) and isinstance(part.get("name"), str):
         return {**part, "name": short_name(kind, part["name"])}
     return part
 
 
-def _check(settings: Mapping[str, Any]) -> None:
+def _typed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as `AlgoConfig` reads them. Raises ConfigError for each that it does not take."""
+    try:
+        return AlgoConfig.model_validate(settings).model_dump()
+    except ValidationError as error:
+        from asyncrl.config_problems import explain_problems
+
+        lines = explain_problems(error.errors(), AlgoConfig).values()
+        raise ConfigError("\n".join(f"algo.{line}" for line in lines)) from None
+
+
+def _check_parts(settings: Mapping[str, Any]) -> None:
     for key, kind in NAMED.items():
         _check_part(f"algo.{key}", kind, settings[key])
     for key, kind in LISTED.items():
-        if not isinstance(settings[key], list):
-            raise ConfigError(f"algo.{key}: expected a list, got {settings[key]!r}")
         for i, part in enumerate(settings[key]):
             _check_part(f"algo.{key}[{i}]", kind, part)
-    signature.read("kl", _string("algo.kl.estimator", settings["kl"]["estimator"]))
-    for table, types in TABLES.items():
-        for name, annotation in types.items():
-            _check_value(f"algo.{table}.{name}", _parse(annotation), settings[table][name])
-    for table, bounds in LEAST.items():
-        for name, least in bounds.items():
-            if settings[table][name] < least:
-                raise ConfigError(
-                    f"algo.{table}.{name}: must be at least {least:g}, got {settings[table][name]!r}"
-                )
-    for key, annotation in VALUES.items():
-        _check_value(f"algo.{key}", _parse(annotation), settings[key])
-    if settings["success_nll_coef"] < 0:
-        raise ConfigError(
-            f"algo.success_nll_coef: must be at least 0, got {settings['success_nll_coef']!r}: below it successes "
-            "would be unlearnt without bound"
-        )
-    if settings["kl"]["unbiased"] and settings["kl"]["where"] == "reward":
-        raise ConfigError(
-            "algo.kl.unbiased: True weighs the KL's gradient, which one in the reward (algo.kl.where) has not"
-        )
-    for key, allowed in CHOICES.items():
-        if settings[key] not in allowed:
-            raise ConfigError(f"algo.{key}: got {settings[key]!r}, allowed: {', '.join(allowed)}")
+    signature.read("kl", settings["kl"]["estimator"])
 
 
 def _check_part(where: str, kind: str, part: Any) -> None:
@@ -303,7 +232,7 @@ def _check_part(where: str, kind: str, part: Any) -> None:
         raise ConfigError(
             f"{where}.name: {part['name']!r} has @{measured[0]}; allowed on: {', '.join(MEASURED)}"
         )
-    extra = {"horizon": _parse("float")} if kind == "aggregation" else {}
+    extra = {"horizon": ast.Name("float")} if kind == "aggregation" else {}
     allowed = {**found.params, **extra}
     for name, value in part.items():
         if name == "name":
@@ -328,7 +257,3 @@ def _string(where: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{where}: expected a name, got {value!r}")
     return value
-
-
-def _parse(annotation: str) -> ast.expr:
-    return ast.parse(annotation, mode="eval").body

@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
 
-from asyncrl.algo.settings import CHOICES, DEFAULTS, LEAST, TABLES, VALUES
+from asyncrl.algo.section import AlgoConfig
 from asyncrl.config import Config
-from asyncrl.config_sections import SELDOM, PolicyConfig, Section, is_section
+from asyncrl.config_sections import PolicyConfig
 from asyncrl.extensions.settings import composed
+from asyncrl.section import SELDOM, Section, is_section
 
 HEAD = """# Configuration
 
@@ -42,60 +43,6 @@ SHOWN_CHARACTERS = 60
 """The characters that are shown of a long default."""
 BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "above"), (Le, "le", "at most"), (Lt, "lt", "below"))
 WORDS = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
-ALGO_TYPES = {"int": "whole number", "float": "number", "bool": "`true`, `false`"}
-
-ALGO = {
-    "advantage": "How rewards become advantages ([advantages](algorithms/advantages.md)).",
-    "normalize": "How advantages are normalised over the batch ([regularisation](algorithms/regularisation.md)).",
-    "loss": "The loss of the policy ([losses](algorithms/losses.md)).",
-    "corrections": "Weights and masks for the difference between sampling and training policy "
-    "([corrections](algorithms/corrections.md)).",
-    "aggregation": "How the losses of tokens become one number ([losses](algorithms/losses.md)).",
-    "proximal": "The policy that the clipping is around ([proximal](algorithms/proximal.md)).",
-    "kl.estimator": "Estimator of the divergence from the reference policy.",
-    "kl.coef": "Weight of the divergence; 0 loads no reference.",
-    "kl.where": "Whether it is a term of the loss, or is taken from the rewards.",
-    "kl.unbiased": "Multiply the estimate by the ratio of policy and behavior policy; only in the loss.",
-    "kl.target": "Divergence that the weight is steered to; left out, the weight is constant.",
-    "kl.horizon": "Episodes over which the weight is steered.",
-    "entropy_coef": "Weight of the policy's entropy.",
-    "entropy_control.target": "Entropy that the weight is steered to; left out, the weight is constant.",
-    "entropy_control.step": "What the weight of the entropy changes by in a step.",
-    "success_nll_coef": "Weight of the negative log-likelihood of episodes with a reward above 0 "
-    "([losses](algorithms/losses.md)).",
-    "lr_scaling.power": "Power of the effective sample size that scales the learning rate; 0 for none.",
-    "lr_scaling.base_ess": "Effective sample size from which on the rate is not scaled.",
-    "value.coef": "Weight of the critic's loss.",
-    "value.clip": "Change of a value beyond which its loss is clipped; left out, there is no clip.",
-    "value.huber_delta": "Error from which on the critic's loss is linear; left out, it is quadratic.",
-    "value.trunk": "A model and optimizer of its own for the critic, or a head on the policy's trunk.",
-    "value.learning_rate": "Learning rate of an own trunk; a shared one learns at the policy's.",
-    "value.warmup_steps": "First steps in which only the critic learns.",
-    "value.steps": "Optimizer steps on each batch of a critic with a trunk of its own; each has new targets.",
-    "shaping": "Changes of rewards, such as penalties for length ([regularisation](algorithms/regularisation.md)).",
-    "filters": "Which rows leave the loss ([regularisation](algorithms/regularisation.md)).",
-    "denominator": "Whether means are over all rows, or those that the filters keep.",
-    "baseline_unit": "What a group's baseline compares: all rows, or episodes with the mean of their rows. Where an "
-    'agent plays and the advantage gives a row one number, "episodes" is the default.',
-    "staleness_control.enabled": "Lower and raise the staleness limit by the effective sample size, up to "
-    "`buffer.max_staleness` ([controllers](algorithms/asynchrony-control.md)).",
-    "staleness_control.minimum": "Lowest limit.",
-    "staleness_control.low_ess": "Effective sample size, as a share, below which the limit falls.",
-    "staleness_control.high_ess": "Share above which it rises.",
-    "staleness_control.patience": "Steps in a row below or above before the limit moves by one.",
-    "sft_phase.every": "Steps between supervised phases on the run's own successes; 0 for none.",
-    "sft_phase.steps": "Optimizer steps of a phase.",
-    "sft_phase.learning_rate": "Learning rate of a phase.",
-    "sft_phase.keep": "Successful trajectories remembered between phases, one a task.",
-}
-"""Meaning of each key of the objective. Its parts have parameters of their own, which its pages list."""
-
-
-ALGO_EVERYDAY = {
-    *("advantage", "normalize", "loss", "corrections", "aggregation", "proximal", "filters", "shaping"),
-    *("kl.coef", "entropy_coef", "value.learning_rate"),
-}
-"""Keys of the objective that people change; the others are seldom changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,44 +119,13 @@ def descriptions(section: type[Section]) -> dict[str, str]:
 
 
 def _algo() -> SectionText:
-    text = (
-        "The objective. `algo.preset` names a published method, whose parts the other keys change: a part given by a "
-        "name, or by a table with `name` and its parameters, see [algorithms](algorithms/README.md)."
-    )
     preset = (
         "`algo.preset`",
         '`"grpo"`',
         "[a preset](algorithms/presets.md)",
         "The published method to start from.",
     )
-    rows = [Row(preset)]
-    for key, default in DEFAULTS.items():
-        inner = (
-            {f"{key}.{name}": value for name, value in default.items()}
-            if key in (*TABLES,)
-            else {key: default}
-        )
-        for dotted, value in inner.items():
-            cells = (f"`algo.{dotted}`", _default(value), _allowed_in_algo(dotted), ALGO[dotted])
-            rows.append(Row(cells, dotted not in ALGO_EVERYDAY))
-    return SectionText("algo", text, rows)
-
-
-def _allowed_in_algo(dotted: str) -> str:
-    table, _, name = dotted.partition(".")
-    if dotted in CHOICES:
-        return _choices(CHOICES[dotted])
-    annotation = TABLES.get(table, {}).get(name, "")
-    if annotation.startswith("Literal"):
-        return _choices(ast.literal_eval(annotation.removeprefix("Literal")))
-    if annotation:
-        least = LEAST.get(table, {}).get(name)
-        return ALGO_TYPES[annotation.removesuffix(" | None")] + (
-            "" if least is None else f", at least {least:g}"
-        )
-    if table in VALUES:
-        return ALGO_TYPES[VALUES[table]]
-    return "name" if table == "kl" else "list" if DEFAULTS[table] == [] else "name or table"
+    return SectionText("algo", _linked(AlgoConfig.__doc__ or ""), [Row(preset), *_rows("algo", AlgoConfig)])
 
 
 def _choices(values: Iterable[Any]) -> str:
@@ -223,7 +139,7 @@ def _cells(dotted: str, field: FieldInfo, text: str) -> tuple[str, str, str, str
 
 def _linked(text: str) -> str:
     """Return a text on one line, with links to the pages that it names."""
-    return re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", " ".join(text.split()))
+    return re.sub(r"docs/((?:[\w-]+/)*)([\w-]+)\.md", r"[\2](\1\2.md)", " ".join(text.split()))
 
 
 def _default(value: Any) -> str:

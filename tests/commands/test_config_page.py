@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from asyncrl.algo.settings import DEFAULTS, TABLES
+from asyncrl.algo.section import AlgoConfig
 from asyncrl.cli import main
-from asyncrl.commands.config_page import ALGO, ALGO_EVERYDAY, SELDOM_HEAD, markdown
+from asyncrl.commands.config_page import SELDOM_HEAD, markdown
 from asyncrl.config import Config
 from asyncrl.config_sections import PolicyConfig
 from asyncrl.extensions.settings import composed
@@ -32,11 +32,6 @@ def keys_of(name, section):
         yield from keys_of(f"{name}.{key}", field.annotation) if is_table(field) else [f"`{name}.{key}`"]
 
 
-def objective():
-    for key, default in DEFAULTS.items():
-        yield from (f"{key}.{inner}" for inner in default) if key in TABLES else [key]
-
-
 @pytest.mark.slow
 def test_the_page_is_the_generated_one(capsys):
     assert main(["config", "--markdown"]) == 0
@@ -50,7 +45,7 @@ def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
         line.strip("| ").split(" | ", 1) for line in markdown().splitlines() if line.startswith("| `")
     )
     keys = {key for name, section in sections() for key in keys_of(name, section)}
-    keys |= {f"`algo.{key}`" for key in objective()}
+    keys |= set(keys_of("algo", AlgoConfig))
     assert set(rows) == keys | {"`algo.preset`"}
     for key, row in rows.items():
         default, allowed, meaning = row.replace("\\|", "/").split(" | ")
@@ -61,11 +56,6 @@ def test_every_key_has_a_meaning_a_default_and_what_is_allowed():
 def test_a_reader_must_know_eighty_keys_at_most():
     everyday = markdown().split(SELDOM_HEAD)[0]
     assert 0 < len(re.findall(r"^\| `", everyday, re.MULTILINE)) <= 80
-    assert set(objective()) > ALGO_EVERYDAY
-
-
-def test_the_objective_has_a_meaning_for_each_of_its_keys_and_no_other():
-    assert set(ALGO) == set(objective())
 
 
 def test_without_a_recipe_the_command_says_what_to_give(capsys):

@@ -57,7 +57,7 @@ def test_a_recipe_has_the_callbacks_that_its_settings_ask_for_and_other_ranks_th
     every = {
         "train": {"complete_groups": True, "replay_groups": 2},
         "curriculum": {"name": "vade"},
-        "algo": {"preset": "grpo", "sft_phase": {"every": 3}},
+        "sft_phase": {"every": 3},
     }
     assert names(True, **every) == ["successes", "replay", "sft_phase"]
     assert names(False, **every) == ["sft_phase"]

@@ -16,7 +16,8 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
-from asyncrl.extensions.sft_phase.trainer import SftPhase, SftPhaseSettings
+from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
+from asyncrl.extensions.sft_phase.trainer import SftPhase
 from asyncrl.extensions.swarm.pool import Quota, Swarm, SwarmPool
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.services.swarm.messages import Fetch, Publish
@@ -538,15 +539,15 @@ def test_checkpoints_of_another_ledger_are_refused(tiny_model, tmp_path):
 
 
 def test_remembered_successes_survive_a_restart():
-    phase, again = SftPhase(SftPhaseSettings(every=4)), SftPhase(SftPhaseSettings(every=4))
+    phase, again = SftPhase(SftPhaseConfig(every=4)), SftPhase(SftPhaseConfig(every=4))
     phase._remember([trajectory("a", 0, reward=1.0), trajectory("b", 1, turns=3, reward=1.0)])
     again.load_state_dict(phase.state_dict())
     assert list(again.kept) == ["a", "b"]
     for name, kept in phase.kept.items():
         assert (again.kept[name].token_ids == kept.token_ids).all()
         assert again.kept[name].turns == kept.turns
-    empty = SftPhase(SftPhaseSettings())
-    empty.load_state_dict(SftPhase(SftPhaseSettings()).state_dict())
+    empty = SftPhase(SftPhaseConfig())
+    empty.load_state_dict(SftPhase(SftPhaseConfig()).state_dict())
     assert empty.kept == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from asyncrl.config_sections import Section, Seldom
+from asyncrl.section import Section, Seldom
 
 
 class BranchesConfig(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrl.config_sections import Section, Seldom
+from asyncrl.section import Section, Seldom
 
 
 class GuardConfig(Section):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from asyncrl.data.codec import decode_trajectory, encode_trajectory, pack, unpack
+from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import GO_ON, TrainerCallback, Verdict
@@ -25,23 +25,10 @@ from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import Trajectory
 
 
-@dataclass(frozen=True, slots=True)
-class SftPhaseSettings:
-    """The table `algo.sft_phase`."""
-
-    every: int = 0
-    """Steps between phases; 0 for none."""
-    steps: int = 4
-    """Optimizer steps of a phase."""
-    learning_rate: float = 1e-5
-    keep: int = 256
-    """Successful trajectories remembered between phases, one a task."""
-
-
 class SftPhase:
     """Remembers successful trajectories and trains on them every `every` steps."""
 
-    def __init__(self, config: SftPhaseSettings) -> None:
+    def __init__(self, config: SftPhaseConfig) -> None:
         self.config = config
         self.kept: dict[str, Trajectory] = {}
         """The shortest success of each task, oldest task first; on the first rank."""
@@ -135,5 +122,5 @@ class SftPhases(TrainerCallback):
 
 
 def sft_phases(context: CallbackContext) -> SftPhases:
-    """Return the callback of a run whose `algo.sft_phase.every` is above 0."""
-    return SftPhases(SftPhase(SftPhaseSettings(**context.objective.settings["sft_phase"])))
+    """Return the callback of a run whose `sft_phase.every` is above 0."""
+    return SftPhases(SftPhase(context.config.section(SftPhaseConfig)))

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from asyncrl.extensions.sft_phase.trainer import SftPhase, SftPhaseSettings, imitate
+from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
+from asyncrl.extensions.sft_phase.trainer import SftPhase, imitate
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step.step_settings import StepSettings
 from tests.train.factories import group, trajectory
@@ -20,7 +21,7 @@ def batch():
 
 
 def phase(**values):
-    return SftPhase(SftPhaseSettings(**{"every": 2, "steps": 2, "learning_rate": 1e-3, **values}))
+    return SftPhase(SftPhaseConfig(**{"every": 2, "steps": 2, "learning_rate": 1e-3, **values}))
 
 
 def likelihood(engine, trajectories):
