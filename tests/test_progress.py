@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_a_total_that_is_not_known_is_not_told(clock):
     assert told.line(clock.now) == "reading: 11 rows, 1/s"
 
 
-def test_bodies_are_told_of_until_they_end(monkeypatch, capsys):
+def test_bodies_are_told_of_until_they_end(clock, monkeypatch, capsys):
     monkeypatch.setattr(module, "SILENT_S", 0.0)
     monkeypatch.setattr(module, "TERMINAL_EVERY_S", 0.01)
     with progress("reading", 3, "rows") as advance:
@@ -119,4 +120,5 @@ def test_bodies_are_told_of_until_they_end(monkeypatch, capsys):
     with elapsing("loading"):
         while "loading: 0 s" not in (said := capsys.readouterr().err):
             assert said == ""
+            time.sleep(0.01)
     assert capsys.readouterr().err.splitlines()[-1] == "loading: in 0 s"

@@ -400,10 +400,11 @@ class TrainRun:
                     for line in self.sinks.failures():
                         print_status(line)
                     described = time.monotonic()
-            phases.tick(stats, step)
+            records = list(observer.steps.new())
+            phases.tick(stats, records[-1]["step"] if records else step)
             # The trainer writes them in the background, some time after the step.
             samples_due = samples_due and not (step is not None and self._show_trained())
-            for record in observer.steps.new():
+            for record in records:
                 step = record["step"]
                 show(step, record)
                 if record["step"] % DIAGNOSE_EVERY == 0:

@@ -29,6 +29,8 @@ class TrainingPhases:
             if step is None and there <= self._first.total:
                 self._first.advance(max(0, there - self._first.done))
             elif step is not None:
+                # What was counted last is not what the trainer took.
+                self._first.unit = ""
                 self._first.end()
                 self._first = None
         if step is not None and step >= self._num_steps:
