@@ -30,6 +30,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/docs/docs/": ("docs/", "asyncrl/commands/"),
     "tests/docs/recipes/": ("recipes/",),
     "tests/docs/envs/": ("envs/",),
+    "tests/docs/test_hub_run.py": ("asyncrl/rows/", "asyncrl/commands/"),
     # Kills, clusters and machines; the core keeps ten kills at random.
     "tests/test_reliability.py": RUNS,
     "tests/test_joining.py": ("services/joining.py", *LAUNCH),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,12 +55,16 @@ class Installed:
         }
 
     def run(
-        self, command: list[str], folder: Path, timeout_s: float = COMMAND_TIMEOUT_S
+        self,
+        command: list[str],
+        folder: Path,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        variables: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in `folder`; return its exit code and output, errors mixed in."""
+        """Run a command in `folder`; return its exit code and output, errors mixed in. variables: beside a reader's."""
         return subprocess.run(
-            command, cwd=folder, env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
+            command, cwd=folder, env=self.environment() | dict(variables or {}), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
 

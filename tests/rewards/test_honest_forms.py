@@ -39,6 +39,9 @@ RIGHT_ENDS = {
     "1234": [
         "#### 1,234",
     ],
+    "10": [
+        "10 - 5 = 5, so 10", "It is 5, so 10",
+    ],
     "18": [
         "1. Eggs eaten: 3\n2. Eggs baked: 4\n3. Eggs sold: 16 - 3 - 4 = 9\n4. Money: 9 * 2 = $18",
         "1. 3 eggs\n2. 4 eggs\n3. 9 eggs left\n\n18 dollars", "16 - 3 - 4 = 9. 9 * 2 = 18",
@@ -89,6 +92,9 @@ RIGHT_ENDS = {
 }  # fmt: skip
 """By gold: completions, or their last lines, that answer rightly."""
 WRONG_ENDS = {
+    "5": [
+        "10 - 5 = 5, so 10",
+    ],
     "1.5": [
         "1. 5",
     ],
@@ -111,6 +117,12 @@ WRONG_ENDS = {
 }  # fmt: skip
 """By gold: completions that do not say it, two guesses among them."""
 RIGHT_FORMS = {
+    r"2 \pmod{5}": [
+        r"2 \pmod 5", "2 mod 5", r"x \equiv 2 \pmod{5}", r"x \equiv 2 (\bmod 5)", r"2 \mod 5", "x = 2 (mod 5)",
+    ],
+    r"\mp 2": [
+        r"\pm 2",
+    ],
     "0.25": [
         "1/4",
     ],
@@ -601,6 +613,9 @@ RIGHT_FORMS = {
 }  # fmt: skip
 """By gold: answers that mean the same."""
 WRONG_FORMS = {
+    r"2 \pmod{5}": [
+        "3 mod 5", "2 mod 7", r"7 \pmod 5", "2 mod",
+    ],
     "3.14": [
         r"\pi",
     ],

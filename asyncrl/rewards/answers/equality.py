@@ -63,6 +63,7 @@ _CHOSEN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _NEXT_CHOICE = re.compile(r"(?:^|[\s,;(])[A-J]\s?[).](?:\s|,|$)|\([A-J]\)")
+_EITHER_SIGN = re.compile(r"\\pm(?![A-Za-z])")
 _LETTERS = re.compile(r"[A-Za-z]+")
 _GREEK = re.compile(
     r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle|triangle|Delta|Omega)(?![A-Za-z])"
@@ -513,8 +514,8 @@ def _list_of(text: str) -> tuple[str, list[str]] | None:
         inner, brackets = text[2:-2], "{}"
     elif text[:1] in ("(", "[") and text[-1:] in (")", "]") and _closes_at_end(text):
         inner, brackets = text[1:-1], text[0] + text[-1]
-    if inner.count(r"\pm") == 1 and not brackets and "," not in inner:
-        return "", [inner.replace(r"\pm", "+").lstrip("+ "), inner.replace(r"\pm", "-")]
+    if len(_EITHER_SIGN.findall(inner)) == 1 and not brackets and "," not in inner:
+        return "", [_EITHER_SIGN.sub("+", inner).lstrip("+ "), _EITHER_SIGN.sub("-", inner)]
     members = _split(inner)
     if members is None or len(members) > LIST_LENGTH:
         return None

@@ -59,7 +59,7 @@ _NUMBER = re.compile(
     r"(?: (?:hundred|thousand|million|billion|trillion|dozen)\b)?%?",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}\b")
+_WORD = re.compile(r"(?<!\\)\b(?:[A-Za-z]{3,}|so|is)\b")
 _FORMULA_WORDS = ("and", "sqrt", "sin", "cos", "tan", "log", "exp")
 _ENUMERATED = re.compile(
     r"^(?:[1-9]\d?[.)]|\([1-9]\d?\)|\(?(?:[a-h]|i{1,3}|iv|vi{0,3}|ix|x)[.)]|[QA]\d{1,3}[.):]|Q:)\s+"

@@ -74,8 +74,8 @@ def rewritten(text: str) -> str:
         )
     if "\\" in text:
         text = text.replace(r"\langle", "(").replace(r"\rangle", ")").replace(r"\varnothing", r"\emptyset")
-        if r"\mp" in text and r"\pm" not in text:
-            text = text.replace(r"\mp", r"\pm")
+        if r"\pm" not in text:
+            text = re.sub(r"\\mp(?![A-Za-z])", r"\\pm", text)
         text = _ARRAY.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text)
     if text[:1] == "]" or text[-1:] == "[":
         text = _REVERSED.sub(_as_usual, text)

@@ -38,6 +38,10 @@ _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|md|up|sl|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|boldsymbol|operatorname\*?|"
     r"bf|rm|emph|underline|bm|boxed|fbox)\s?\{([^{}]*)\}"
 )
+_MODULUS = re.compile(
+    r"\s{0,3}(?:\(\s{0,3}\\?[pb]?mod|\\[pb]?mod|(?<=\d)\s[pb]?mod)\s{0,3}\{?\s{0,3}(\w{1,20})\s{0,3}\}?(?:\s{0,3}\))?"
+)
+"""The modulus of a congruence: `\\pmod{5}`, `(\\bmod 5)`, `(mod 5)`, `2 mod 5`."""
 _ROOT = re.compile(r"\\sqrt\s{0,3}(?:\(([^(){}]{1,80})\)|(\d{2,40}(?:\.\d{1,40})?))")
 """Roots without braces, of which LaTeX would take the first character alone."""
 _BARE_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt(?=\s?[({\d])")
@@ -107,6 +111,9 @@ def canonical(text: str) -> str:
     )
     text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1] or found[2]}}}", _BARE_ROOT.sub(r"\\sqrt", text))
     text = _INFINITY.sub(r" \\infty ", _POWER.sub("^", text))
+    if "mod" in text:
+        congruent = _MODULUS.sub(r" (mod \1)", text)
+        text = congruent.replace(r"\equiv", "=") if congruent != text else text
     text = text.replace("bmatrix}", "pmatrix}").replace("{smallmatrix}", "{pmatrix}")
     text = _ungrouped(text)
     text = _SIZES.sub("", text)
