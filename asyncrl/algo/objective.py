@@ -77,10 +77,6 @@ class Objective:
         return float(self.params("advantage").get("gamma", 1.0))
 
     @property
-    def needs_reference(self) -> bool:
-        return "reference" in self.needs
-
-    @property
     def needs_values(self) -> bool:
         return "values" in self.needs
 

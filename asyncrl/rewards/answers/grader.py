@@ -77,10 +77,6 @@ class Graders:
         verdicts = {ask: future.result() for ask, future in zip(asks, futures, strict=True)}
         return self._settled(gold, answer, wanted, verdicts)
 
-    def can_read(self, gold: str) -> bool:
-        """Return whether the grader can parse an expression. Raises `NotJudged`."""
-        return self._submit(Ask(gold, ""), "read").result() == "true"
-
     def close(self) -> None:
         """End the process. The next comparison starts another."""
         with self._lock:
@@ -105,12 +101,12 @@ class Graders:
         reason = next((REASONS[verdict] for verdict in REASONS if verdict in verdicts.values()), "failed")
         raise NotJudged(f"the comparison of answer {answer[:200]!r} with {gold[:200]!r} {reason}: not judged")
 
-    def _submit(self, ask: Ask, op: str = "") -> concurrent.futures.Future[str]:
+    def _submit(self, ask: Ask) -> concurrent.futures.Future[str]:
         future: concurrent.futures.Future[str] = concurrent.futures.Future()
         number = next(self._numbers)
         request = {
             "id": number,
-            "op": op or ("close" if ask.is_close else "equal"),
+            "op": "close" if ask.is_close else "equal",
             "gold": ask.gold,
             "answer": ask.answer,
             "patient": not _is_undone(ask),

@@ -5,7 +5,7 @@
 Reads JSON lines `{"id", "op", "gold", "answer", "patient"}` and writes `{"id", "verdict"}`: "true", "false", "own" (all
 the CPU time or memory that one comparison has went into the answer alone), "cut" (into the gold, or into comparing the
 two), "late" (it had no CPU time for long), "killed" (by somebody else, as where the machine has no memory left),
-"unread" (the gold could not be parsed). `op` is "equal", "close" or "read". Each request gets a fork that has
+"unread" (the gold could not be parsed). `op` is "equal" or "close". Each request gets a fork that has
 everything imported. One that needs longer than `QUICK_S` of CPU time is begun again behind those that do not, if it is
 worth that (`patient`), so that hanging ones cost the others little.
 This file imports nothing of asyncrl.
@@ -51,8 +51,6 @@ def compared(op: str, gold: str, answer: str, enter: Callable[[bytes], Any] = la
     left = _parsed(gold)
     if left is None:
         return "unread"
-    if op == "read":
-        return "true"
     _alone(left)
     enter(b"A")
     right = _parsed(answer)
