@@ -16,6 +16,7 @@ from asyncrl.launch.evaluation.periodic_evaluation import read_evals
 from asyncrl.run.metrics import read_metrics
 from asyncrl.study.study_file import Study, StudyRun
 from asyncrl.textfile import parse_lines
+from asyncrl.weights.chunks import file_checksum, joined_checksum
 
 CURVE = {
     "reward": "reward/mean",
@@ -95,6 +96,15 @@ def measured(folder: Path, summary: Mapping[str, Any], metric: str = "") -> dict
         "steps": steps,
         **({"predictions": predicted} if predicted else {}),
     }
+
+
+def start_of(model: str) -> str:
+    """Return a checksum of the weights that a run starts from; "" for a model that is no folder of such files.
+
+    A base model that is trained anew is not the same bit by bit on every CPU.
+    """
+    files = sorted(Path(model).glob("*.safetensors"))
+    return joined_checksum([bytes.fromhex(file_checksum(file)) for file in files])[:12] if files else ""
 
 
 def success_of(evaluation: Mapping[str, Any]) -> float:

@@ -70,6 +70,12 @@ def report(study: Study, made: Made, figure: str = "", calibration: str = "") ->
     ended = sum("error" not in record for _, record in made)
     if ended < expected:
         parts.append(f"{ended} of {expected} runs have ended so far.")
+    starts = {record.get("start", "") for _, record in made if "error" not in record}
+    if len(starts) > 1:
+        parts.append(
+            "A base model that is trained anew is not the same on every machine. Runs that started from different "
+            "ones are not compared in pairs."
+        )
     if study.finding:
         parts.append(f"**Finding.** {study.finding.strip()}")
     return "\n\n".join(parts) + "\n"
@@ -84,7 +90,12 @@ def table(study: Study, made: Made) -> str:
         ended = {seed: record for seed, record in records.items() if "error" not in record}
         tuned = next((run.tuned for run, _ in made if run.method == method), {})
         values = _values(study, made, method)
-        difference = paired_difference(baseline, values) if method != study.compared_with else None
+        comparable = _comparable(study, made, method)
+        difference = (
+            paired_difference({seed: baseline[seed] for seed in comparable & baseline.keys()}, values)
+            if method != study.compared_with
+            else None
+        )
         rows.append((method, tuned, ended, values, difference, len(records) - len(ended)))
     adjusted = iter(holm([row[4].p_value for row in rows if row[4] is not None]))
     head = [
@@ -113,7 +124,10 @@ def table(study: Study, made: Made) -> str:
             after = _successes_after(made, method)
             more = None
             if method != study.compared_with:
-                more = paired_difference(_successes_after(made, study.compared_with), after)
+                more = paired_difference(
+                    {s: v for s, v in _successes_after(made, study.compared_with).items() if s in comparable},
+                    after,
+                )
             cells += [
                 f"{len(values)} of {len(ended)}",
                 _mean(list(after.values())),
@@ -189,6 +203,15 @@ def _values(study: Study, made: Made, method: str) -> dict[int, float]:
         if run.method == method and "error" not in record
     }
     return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _comparable(study: Study, made: Made, method: str) -> set[int]:
+    """Return the seeds whose runs of a method and of the one it is compared with started from the same weights."""
+    starts: dict[str, dict[int, str]] = {method: {}, study.compared_with: {}}
+    for run, record in made:
+        if run.method in starts and "error" not in record:
+            starts[run.method][run.seed] = record.get("start", "")
+    return {seed for seed, start in starts[method].items() if starts[study.compared_with].get(seed) == start}
 
 
 def _successes_after(made: Made, method: str) -> dict[int, float]:

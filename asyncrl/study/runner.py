@@ -20,7 +20,7 @@ from asyncrl.launch.attached_run import AttachedRun, SharedEngine, may_share
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.scratch import scratch_folder
-from asyncrl.study.records import StudyRecords, measured, value_of
+from asyncrl.study.records import StudyRecords, measured, start_of, value_of
 from asyncrl.study.study_file import Study, StudyRun, study_run, tuning_runs
 
 Say = Callable[[str], None]
@@ -140,7 +140,7 @@ def _make(run: StudyRun, shared: SharedEngine | None) -> dict[str, Any]:
                     else AttachedRun(config, run_folder, shared)
                 )
                 summary = made.run()
-            found = measured(path, summary, run.metric)
+            found = {"start": start_of(made.roles.model)} | measured(path, summary, run.metric)
         except AsyncRLError as error:
             found = {"error": str(error)[:2000]}
     return {"key": run.key, "wall_s": round(time.monotonic() - start, 1), **found}

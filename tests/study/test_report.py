@@ -50,6 +50,19 @@ def test_the_table_compares_each_method_with_the_baseline_over_shared_seeds(reco
     ]  # fmt: skip
 
 
+def test_runs_that_started_from_other_weights_are_not_paired(records):
+    study = Study.model_validate(STUDY | {"seeds": 3})
+    after = {"grpo": (0.5, 0.6, 0.1), "dapo": (0.7, 0.9, 0.9)}
+    starts = {"grpo": ("a", "a", "a"), "dapo": ("a", "a", "b")}
+    for run in compared_runs(study, records):
+        start = starts[run.method][run.seed]
+        records.append(record_of(run, 0.2, after[run.method][run.seed], start=start))
+    made = [(run, records.find(run)) for run in compared_runs(study, records)]
+    dapo = [cell.strip() for cell in table(study, made).splitlines()[3].split("|")[1:-1]]
+    assert dapo[3] == "+0.250 [-0.385, +0.885]"  # 0.2 and 0.3; the third seed would make it 0.433
+    assert dapo[8] == "3"
+
+
 def test_where_effort_is_compared_a_run_that_never_reaches_the_target_is_counted(records):
     study = Study.model_validate(STUDY | {"measure": "rollouts", "target": 0.8})
     ends = {

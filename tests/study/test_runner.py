@@ -59,6 +59,7 @@ def test_a_study_makes_each_run_once_and_evaluates_its_versions_on_the_engine_th
             [0, *tokens][version] for version in versions
         ]
         assert (record["tasks"], record["staleness_max"] <= 1) == (4, True)
+    assert records[0]["start"] == records[1]["start"] != ""
     # The same seed plays the base model the same.
     assert records[0]["held_out"][0] == records[1]["held_out"][0]
 
