@@ -7,6 +7,9 @@ from asyncrl.rewards.answers.extraction import extract
 from asyncrl.rewards.answers.grader import GRADERS
 
 RIGHT_ENDS = {
+    "John": [
+        "The winner is John.", "So the winner is **John**.", "John", "**John**", "Answer: John", r"\boxed{\text{John}}",
+    ],
     "42": [
         "Answer: 3) 42", "3) 42", "The answer is 3) 42.", "1. Add 40.\n2. Add 2.\n3. 42",
         "Step 1: 40\nStep 2: 42", "1) 40 + 2 = 42", "1. 40 + 2 = 42", "(1) 42", "a) 42", "a. 42", "i) 42",
@@ -92,6 +95,9 @@ RIGHT_ENDS = {
 }  # fmt: skip
 """By gold: completions, or their last lines, that answer rightly."""
 WRONG_ENDS = {
+    "John": [
+        "The winner is not John.", "It is Bob or John.", "The winner is Bob.", "John is the one who lost to Bob",
+    ],
     "5": [
         "10 - 5 = 5, so 10",
     ],

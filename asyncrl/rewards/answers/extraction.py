@@ -66,6 +66,8 @@ _ENUMERATED = re.compile(
     r"(?=\$?[-+−]?\$?[\d\\])(?!.*\$\$)"
 )
 """The number of a line in a list, before a value. It is cut off wherever it stands, so no text has two readings."""
+NAME_WORDS = 3
+"""Words of a name that a sentence without a number may end with."""
 _BULLET = re.compile(r"^[-+*•–]\s+(?=\S)")
 _CALCULATIONS = re.compile(r"(?<=\d)(?:[.;,]|,? (?:so|then|and))\s+(?=[$(]?-?\d[^=\n]{0,100}=)")
 """Between calculations in one line: "16 - 3 = 13. 13 * 2 = 26", of which the last says the answer."""
@@ -240,7 +242,10 @@ def _plain(text: str) -> str | None:
     for line in reversed(lines):
         if (found := _last_in(without_remarks(line))) is not None:
             return found
-    return last.strip(" .*_`")
+    said = last.strip(" .*_`")
+    # "The winner is John": a name at the end of a sentence.
+    named = said.rpartition(" is ")[2].strip(" *_`")
+    return named if 0 < len(named.split()) <= NAME_WORDS else said
 
 
 def _last_calculation(text: str) -> str:
