@@ -27,6 +27,8 @@ SOME_S = 8.0
 MOST_RETRIES = 20
 CLOCK_S = (3600, -3600)
 """How far ahead of the machine's a run's clock is set, one after the other, and then right again."""
+ENDED = "ended with exit code"
+"""How the launcher's record of a process begins that nothing has killed."""
 LATE_S = 10.0
 """After the end of a fault, a death may still be due to it."""
 SERVED_BY = {"vllm": "engine", "trainer rank": "trainer"}
@@ -118,12 +120,14 @@ class LendingMonkey(Monkey):
         return True
 
     def killed(self, limit_s: float) -> tuple[list[str], list[str]]:
-        """Return what was restarted though nothing kept it for its limit of silence, and the roles of what was kept for
-        longer and was not restarted."""
+        """Return what was restarted though it neither was kept for its limit of silence nor ended by itself for want of
+        files, and the roles of what was kept for longer and was not restarted."""
         record = self.roles.folder / "restarts.jsonl"
         deaths = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
         hasty = [
-            death["name"] for death in deaths if not any(_explains(one, death, limit_s) for one in self.lent)
+            death["name"]
+            for death in deaths
+            if not any(_explains(one, death, limit_s) or _ended_of(one, death) for one in self.lent)
         ]
         long = [
             one
@@ -157,6 +161,16 @@ def _explains(fault: Lent, death: dict[str, Any], limit_s: float) -> bool:
         fault.kind == "SIGSTOP"
         and fault.seconds > limit_s
         and death["name"].split("-")[0] == SERVED_BY.get(fault.role, fault.role)
+        and fault.began_s <= died_s <= fault.ended_s + LATE_S
+    )
+
+
+def _ended_of(fault: Lent, death: dict[str, Any]) -> bool:
+    """Whether a process ended by itself because it, or one that it asked, could not open or write files."""
+    died_s = death["time"] - death["down_s"]
+    return (
+        fault.kind in ("EMFILE", "no disk")
+        and death["why"].startswith(ENDED)
         and fault.began_s <= died_s <= fault.ended_s + LATE_S
     )
 

@@ -105,12 +105,21 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
         (("SIGSTOP", "engine", 90.0), [("buffer", 1061.0), ("engine-0", 1061.0)], (["buffer"], [])),
         (("SIGSTOP", "env", 90.0), [("env-0", 1200.0)], (["env-0"], ["env"])),
         (("EMFILE", "engine", 8.0), [], ([], [])),
+        (("EMFILE", "engine", 8.0), [("engine-0", 1004.0)], (["engine-0"], [])),
+        (("EMFILE", "trainer", 8.0), [("trainer", 1004.0, "ended with exit code 1")], ([], [])),
+        # The buffer answered that it cannot write.
+        (("no disk", "buffer", 8.0), [("trainer", 1010.0, "ended with exit code 7")], ([], [])),
+        (("no disk", "buffer", 8.0), [("trainer", 1100.0, "ended with exit code 7")], (["trainer"], [])),
+        (("partition", "trainer", 8.0), [("trainer", 1004.0, "ended with exit code 1")], (["trainer"], [])),
     ],
 )
-def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_alone(
+def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_or_had_no_files(
     tmp_path, fault, deaths, expected
 ):
-    lines = [{"name": name, "time": died_s + 5.0, "down_s": 5.0} for name, died_s in deaths]
+    lines = [
+        {"name": name, "time": died_s + 5.0, "down_s": 5.0, "why": "".join(why) or "was killed by signal 9"}
+        for name, died_s, *why in deaths
+    ]
     (tmp_path / "restarts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkey = LendingMonkey.__new__(LendingMonkey)
     monkey.roles = types.SimpleNamespace(folder=tmp_path)
