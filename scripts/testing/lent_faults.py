@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import resource
 import time
 from collections.abc import Sequence
@@ -29,6 +30,11 @@ CLOCK_S = (3600, -3600)
 """How far ahead of the machine's a run's clock is set, one after the other, and then right again."""
 ENDED = "ended with exit code"
 """How the launcher's record of a process begins that nothing has killed."""
+NAMED = {
+    "EMFILE": re.compile(r"too many (open files|files are open)", re.IGNORECASE),
+    "no disk": re.compile(r"EFBIG|File too large|disk I/O error"),
+}
+"""What a process says that a fault ended."""
 LATE_S = 10.0
 """After the end of a fault, a death may still be due to it."""
 SERVED_BY = {"vllm": "engine", "trainer rank": "trainer"}
@@ -166,12 +172,14 @@ def _explains(fault: Lent, death: dict[str, Any], limit_s: float) -> bool:
 
 
 def _ended_of(fault: Lent, death: dict[str, Any]) -> bool:
-    """Whether a process ended by itself because it, or one that it asked, could not open or write files."""
+    """Whether a process ended by itself and says that it, or one that it asked, could not open or write files. On a
+    busy machine it gets to say so minutes later."""
     died_s = death["time"] - death["down_s"]
     return (
-        fault.kind in ("EMFILE", "no disk")
+        fault.kind in NAMED
+        and fault.began_s <= died_s
         and death["why"].startswith(ENDED)
-        and fault.began_s <= died_s <= fault.ended_s + LATE_S
+        and NAMED[fault.kind].search(death.get("reason", "")) is not None
     )
 
 

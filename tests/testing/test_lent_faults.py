@@ -93,6 +93,16 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     assert (fault.role, fault.kind, fault.detail) == ("engine", "partition", "for 0 s, of 1 links")
 
 
+FILES = (
+    "ended with exit code 1",
+    "RuntimeError: unable to open file </w> in read-only mode: Too many open files (24)",
+)
+DISK = (
+    "ended with exit code 1",
+    "http://127.0.0.1:1/v1/commit: ledger /l.sqlite: disk I/O error; nothing was changed",
+)
+
+
 @pytest.mark.parametrize(
     ("fault", "deaths", "expected"),
     [
@@ -106,20 +116,23 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
         (("SIGSTOP", "env", 90.0), [("env-0", 1200.0)], (["env-0"], ["env"])),
         (("EMFILE", "engine", 8.0), [], ([], [])),
         (("EMFILE", "engine", 8.0), [("engine-0", 1004.0)], (["engine-0"], [])),
-        (("EMFILE", "trainer", 8.0), [("trainer", 1004.0, "ended with exit code 1")], ([], [])),
+        (("EMFILE", "trainer", 8.0), [("trainer", 1004.0, FILES)], ([], [])),
         # The buffer answered that it cannot write.
-        (("no disk", "buffer", 8.0), [("trainer", 1010.0, "ended with exit code 7")], ([], [])),
-        (("no disk", "buffer", 8.0), [("trainer", 1100.0, "ended with exit code 7")], (["trainer"], [])),
-        (("partition", "trainer", 8.0), [("trainer", 1004.0, "ended with exit code 1")], (["trainer"], [])),
+        (("no disk", "buffer", 8.0), [("trainer", 1100.0, DISK)], ([], [])),
+        (("no disk", "buffer", 8.0), [("trainer", 990.0, DISK)], (["trainer"], [])),
+        (("no disk", "buffer", 8.0), [("trainer", 1004.0, FILES)], (["trainer"], [])),
+        (("partition", "trainer", 8.0), [("trainer", 1004.0, DISK)], (["trainer"], [])),
     ],
 )
 def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_or_had_no_files(
     tmp_path, fault, deaths, expected
 ):
-    lines = [
-        {"name": name, "time": died_s + 5.0, "down_s": 5.0, "why": "".join(why) or "was killed by signal 9"}
-        for name, died_s, *why in deaths
-    ]
+    lines = []
+    for name, died_s, *said in deaths:
+        why, *reason = said[0] if said else ["was killed by signal 9"]
+        lines.append(
+            {"name": name, "time": died_s + 5.0, "down_s": 5.0, "why": why, "reason": "".join(reason)}
+        )
     (tmp_path / "restarts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkey = LendingMonkey.__new__(LendingMonkey)
     monkey.roles = types.SimpleNamespace(folder=tmp_path)
