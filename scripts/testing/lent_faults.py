@@ -20,7 +20,7 @@ import psutil
 
 from asyncrl.clock import stamp_s
 
-from .faults import Monkey
+from .faults import INNER, Monkey
 from .set_clock import follow_it, set_clock
 
 SOME_S = 8.0
@@ -70,6 +70,8 @@ class LendingMonkey(Monkey):
             (kind, seconds, role)
             for kind, seconds in plan
             for role in (self._victims if kind != "clock" else ["machine"])
+            # No connection of another role leads to these.
+            if kind != "partition" or role not in (*INNER, *WATCHED_BY_OTHERS)
         ]
         self.lent: list[Lent] = []
         self.kills = len(self._left)

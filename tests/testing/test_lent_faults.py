@@ -72,7 +72,9 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     roles = types.SimpleNamespace(config=config, folder=tmp_path)
     network = Network()
     try:
-        monkey = LendingMonkey(roles, network, 0, 0, plan=[("SIGSTOP", 10.0), ("EMFILE", 8.0)])
+        monkey = LendingMonkey(
+            roles, network, 0, 0, plan=[(kind, 8.0) for kind in ("SIGSTOP", "EMFILE", "partition")]
+        )
         network.route("rollout", "engine-0", "http://127.0.0.1:9")
         network.route("rollout", "buffer", "http://127.0.0.1:9")
         assert monkey._part(0.0, "engine")
@@ -80,7 +82,7 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     finally:
         network.close()
     made = {(kind, role) for kind, _, role in monkey._left}
-    assert {kind for kind, _ in made} == {"SIGSTOP", "EMFILE"}
+    assert {kind for kind, _ in made} == {"SIGSTOP", "EMFILE", "partition"}
     assert {role for kind, role in made if kind == "EMFILE"} >= {
         "buffer",
         "engine",
@@ -88,6 +90,8 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
         "rollout",
         "trainer",
     }
+    # vLLM's own process is called by the engine's alone.
+    assert {role for kind, role in made if kind == "partition"} == {"buffer", "engine", "rollout", "trainer"}
     assert monkey.kills == len(made)
     (fault,) = monkey.faults
     assert (fault.role, fault.kind, fault.detail) == ("engine", "partition", "for 0 s, of 1 links")
