@@ -2,6 +2,9 @@
 
 uvicorn limits how long a connection may be idle between two requests, but neither how long the first may take to begin,
 nor how long headers may take to arrive. Bodies have their own limit (`asyncrl.http_checks`).
+
+A process that was suspended finds its timers due before it reads what has arrived meanwhile, so a connection is closed
+only after a second look.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADERS_S = 30.0
 """From the opening of a connection, and from the first byte of each later request, until its headers are there."""
+LOOK_AGAIN_S = 1.0
+"""Between the end of a limit and the end of the connection. What has arrived is read meanwhile, and ends the wait."""
 
 
 class PromptHttpProtocol(HttpToolsProtocol):
@@ -38,8 +43,14 @@ class PromptHttpProtocol(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         self._have_headers()
-        # After a pause of this process what has arrived is read first, and the timer taken back.
-        self._late = self.loop.call_later(HEADERS_S, self.transport.abort)
+        self._late = self.loop.call_later(HEADERS_S, self._headers_are_late)
+
+    def _headers_are_late(self) -> None:
+        self._late = self.loop.call_later(LOOK_AGAIN_S, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        # uvicorn takes this timer back when data arrives.
+        self.timeout_keep_alive_task = self.loop.call_later(LOOK_AGAIN_S, super().timeout_keep_alive_handler)
 
     def _have_headers(self) -> None:
         if self._late is not None:

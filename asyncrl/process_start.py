@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from asyncrl.process_hooks import die_with_parent, lower_priority
@@ -83,6 +83,23 @@ def without_folder(env: Mapping[str, str]) -> dict[str, str]:
     if os.getcwd() == _ROOT and _ROOT not in listed.split(os.pathsep):
         found["PYTHONPATH"] = os.pathsep.join(filter(None, [listed, _ROOT]))
     return found
+
+
+@contextlib.contextmanager
+def children_without_folder() -> Iterator[None]:
+    """Have the processes that a library starts with this one's environment, such as torchrun its ranks, be started as
+    `without_folder` says."""
+    added = {name: text for name, text in without_folder(os.environ).items() if os.environ.get(name) != text}
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
 
 
 def python_module(module: str) -> list[str]:

@@ -59,16 +59,29 @@ def keep(folder: Path) -> None:
 
 def remove_deserted(parent: Path) -> None:
     """Remove the scratch folders of processes of this user that were killed on this machine."""
-    for folder in parent.glob(f"{NAME}*"):
-        with contextlib.suppress(OSError):
+    for folder, machine in deserted_folders(parent, OWNER):
+        if machine == platform.node():
+            _remove(folder)
+
+
+def deserted_folders(parent: Path, owner: str) -> Iterator[tuple[Path, str]]:
+    """Yield the folders of this user whose process has ended without removing them, each with what that has written
+    about itself. Until the next one is asked for, no other process gets a folder that was yielded.
+
+    owner: the name of the file in a folder that its process holds locked. What has none, or an empty one, is not
+    claimed yet. On a network file system the locks of other machines may not be seen: compare the machine before
+    removing.
+    """
+    for folder in sorted(parent.glob(f"{NAME}*")):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
                 continue
-            with open(folder / OWNER, "r+") as owner:
-                # Refused while its process lives. On a network file system other machines may not see the lock.
-                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if owner.read() == platform.node():
-                    _remove(folder)
+            with open(folder / owner, "r+") as file:
+                # Refused while its process lives.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if written := file.read():
+                    yield folder, written
 
 
 def clear_shared_memory(scratch: Path) -> None:

@@ -15,7 +15,8 @@ With `--stop-s 10 30 90` nothing is killed: a process of each role is suspended 
 30 s, then for 90 s. `--lend clock EMFILE "no disk" partition` does the same with other faults that go away again: no
 further file descriptor, files that cannot grow, all connections of a role cut; with `clock` the clock of the run's
 processes is set an hour ahead, then an hour behind. What comes back within `run.silence_timeout_s` may not be
-restarted, and what is suspended for longer must be.
+killed, and what is suspended for longer must be; what ends by itself because it cannot open or write files is started
+again.
 
 With `--nodes N` the run is on N further machines, network namespaces with their own addresses, `/dev/shm` and `/tmp`,
 and each fault kills everything on one of them. A moment later the machine is there again, empty but for asyncrl, or so

@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+import signal
 import socket
+import subprocess
+import sys
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +15,7 @@ from asyncrl import http_limits
 from asyncrl.services.http.app import create_app
 from tests.app_thread import AppThread
 from tests.credentials import RUN
+from tests.waiting import wait_for_url
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -37,7 +42,9 @@ def connect(service):
 def answer(connection, end=b"}"):
     found = b""
     while not found.endswith(end):
-        found += connection.recv(65536)
+        part = connection.recv(65536)
+        assert part, "the connection was closed"
+        found += part
     return found
 
 
@@ -69,6 +76,53 @@ def test_a_connection_that_is_kept_or_waits_for_its_answer_stays_open(service):
         connection.settimeout(60.0)
         connection.sendall(HEAD + b"\r\n")
         assert b"200 OK" in answer(connection)
+
+
+SERVED = """
+import sys
+from fastapi import Request
+from asyncrl import http_checks, http_limits
+from asyncrl.services.http import serving
+from asyncrl.services.http.app import create_app, serve
+from tests.credentials import RUN
+http_limits.HEADERS_S = http_checks.FIRST_BYTES_S = 3.0
+serving.KEEP_ALIVE_S = 3
+app = create_app("test", RUN.access("env"), open_paths=("/healthz", "/length"))
+@app.post("/length")
+async def length(request: Request) -> int:
+    return len(await request.body())
+serve(app, ready_file=sys.argv[1])
+"""
+
+
+def test_what_arrives_while_a_service_is_suspended_is_answered_however_long_that_takes(tmp_path):
+    """A connection that is kept between two requests, one that is new, and one halfway through headers or body."""
+    ready = tmp_path / "ready.json"
+    post = b"POST /length HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    whole = {
+        "kept": (HEAD + b"\r\n", HEAD + b"\r\n"),
+        "new": (b"", HEAD + b"\r\n"),
+        "headers": (HEAD[:30], HEAD[30:] + b"\r\n"),
+        "body": (post + b"[1,2", b",3,4]"),
+    }
+    with contextlib.ExitStack() as held:
+        process = held.enter_context(subprocess.Popen([sys.executable, "-c", SERVED, ready]))
+        held.callback(process.kill)
+        service = urlsplit(wait_for_url(ready, lambda: process.poll() is None))
+        connections = {name: held.enter_context(connect(service)) for name in whole}
+        for name, connection in connections.items():
+            connection.sendall(whole[name][0])
+        assert b"200 OK" in answer(connections["kept"])
+        process.send_signal(signal.SIGSTOP)
+        for name, connection in connections.items():
+            connection.sendall(whole[name][1])
+        time.sleep(5.0)
+        process.send_signal(signal.SIGCONT)
+        ends = {"body": b"9"}
+        found = {name: answer(one, ends.get(name, b"}")) for name, one in connections.items()}
+    assert {name: text.split(b"\r\n")[0] for name, text in found.items()} == dict.fromkeys(
+        whole, b"HTTP/1.1 200 OK"
+    )
 
 
 @pytest.mark.parametrize("authorization", [b"", b"Authorization: Bearer x\r\n"])

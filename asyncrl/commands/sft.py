@@ -173,13 +173,24 @@ def _run_ranks(folder: Path, ranks: int) -> Path:
     from torch.distributed.run import main as torchrun
 
     from asyncrl.errors import StopError
+    from asyncrl.process_start import children_without_folder
     from asyncrl.run.checkpoints import complete_checkpoints
 
     os.environ[RANK_OF] = str(folder)
     try:
-        torchrun(
-            ["--standalone", "--nproc-per-node", str(ranks), "-m", "asyncrl", "sft", "--resume", str(folder)]
-        )
+        with children_without_folder():
+            torchrun(
+                [
+                    "--standalone",
+                    "--nproc-per-node",
+                    str(ranks),
+                    "-m",
+                    "asyncrl",
+                    "sft",
+                    "--resume",
+                    str(folder),
+                ]
+            )
     except ChildFailedError as error:
         raise StopError(f"sft: a rank has failed: {error}") from error
     finally:

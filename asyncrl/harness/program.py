@@ -117,14 +117,15 @@ def _install_pip(program: Program, folder: Path) -> dict[str, str]:
     """Make a virtual environment whose programs and interpreter are named by their places inside."""
     packages = [f"{program.pip}=={program.version}", *program.packages]
     interpreter = _interpreter(program)
-    _run([interpreter, "-m", "venv", str(folder)], program)
+    _run([*_isolated(interpreter), "-m", "venv", str(folder)], program)
     python = folder / "bin" / "python3"
-    _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], program)
-    listed = _run([str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"], program)
+    pip = [*_isolated(str(python)), "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "install", "--quiet", *packages], program)
+    listed = _run([*pip, "list", "--format=json"], program)
     base = os.path.realpath(python)
     if not base.startswith("/usr/"):
         prefix = os.path.realpath(
-            _run([interpreter, "-c", "import sys; print(sys.base_prefix)"], program).strip()
+            _run([*_isolated(interpreter), "-c", "import sys; print(sys.base_prefix)"], program).strip()
         )
         (folder / PREFIX).write_text(prefix)
         base = f"{_runtime(prefix)}/{os.path.relpath(base, prefix)}"
@@ -163,6 +164,12 @@ def _interpreter(program: Program) -> str:
     if found is None:
         raise UnavailableError(f"{SETTING}: {program.pip} needs {name}, which is not there; install it")
     return found
+
+
+def _isolated(interpreter: str) -> list[str]:
+    """Return the command of a Python of any version that does not search the current folder, where a user's `token.py`
+    would be what pip imports."""
+    return [interpreter, "-I"]
 
 
 def _of_pip(folder: Path) -> Installed:

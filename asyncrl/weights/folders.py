@@ -15,13 +15,11 @@ from typing import IO
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.scratch import SHARED_MEMORY, clear_shared_memory
+from asyncrl.scratch import NAME, SHARED_MEMORY, clear_shared_memory, deserted_folders
 from asyncrl.tensorfile import tensors_in
 
 OWNER = "owner.json"
 """File in a run's folder of weights that is locked for as long as the run needs the folder."""
-NAME = "asyncrl-"
-"""What the names of such folders begin with."""
 STAGED_COPIES = 2
 """Those of a machine's engines that have their own: the version they serve and the next."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -106,13 +104,9 @@ def remove_deserted(parent: Path) -> list[str]:
     No later launch of such a run needs them: a run that is resumed reads its checkpoint.
     """
     lines = []
-    for folder in sorted(parent.glob(f"{NAME}*")):
-        with contextlib.suppress(OSError, ValueError, KeyError), open(folder / OWNER, "r+") as file:
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            # Refused while the run goes on. On a network file system other machines may not see the lock.
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            owner = json.load(file)
+    for folder, written in deserted_folders(parent, OWNER):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            owner = json.loads(written)
             if owner["host"] == platform.node():
                 size = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
                 remove_weights(folder)

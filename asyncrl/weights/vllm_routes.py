@@ -27,7 +27,6 @@ length and a msgpack map.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -204,11 +203,9 @@ async def _refuse(scope: dict[str, Any], receive: Any, send: Any, refusal: Refus
 async def _read_body(receive: Any) -> dict[str, Any]:
     chunks, check, more = [], BodyCheck(MAX_BODY_BYTES, json=False), True
     while more:
-        try:
-            async with asyncio.timeout(check.left_s):
-                message = await receive()
-        except TimeoutError:
-            raise InputError(check.late().message) from None
+        message = await check.received(receive)
+        if message is None:
+            raise InputError(check.late().message)
         if message["type"] == "http.disconnect":
             raise InputError("the client went away before its request was complete")
         chunks.append(message.get("body", b""))

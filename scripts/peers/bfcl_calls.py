@@ -38,6 +38,7 @@ from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker  # noqa: E40
 from asyncrl.env.protocol import ToolCall  # noqa: E402
 from asyncrl.env.tool_schemas import plain_schema  # noqa: E402
 from asyncrl.envs.benchmarks.call_checks import same_calls  # noqa: E402
+from asyncrl.textfile import json_records  # noqa: E402
 
 CATEGORIES = (
     "simple_python", "multiple", "parallel", "parallel_multiple",
@@ -140,11 +141,9 @@ def _changed(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def records(category: str) -> Iterator[tuple[list[Any], list[Any]]]:
     """Return functions and answers of each question."""
     answers = {}
-    for line in (DATA / "possible_answer" / f"BFCL_v4_{category}.json").read_text().splitlines():
-        record = json.loads(line)
+    for _, record in json_records(DATA / "possible_answer" / f"BFCL_v4_{category}.json"):
         answers[record["id"]] = record["ground_truth"]
-    for line in (DATA / f"BFCL_v4_{category}.json").read_text().splitlines():
-        record = json.loads(line)
+    for _, record in json_records(DATA / f"BFCL_v4_{category}.json"):
         yield record["function"], answers[record["id"]]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import resource
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import psutil
 
 from asyncrl.clock import stamp_s
 
-from .faults import Monkey
+from .faults import INNER, Monkey
 from .set_clock import follow_it, set_clock
 
 SOME_S = 8.0
@@ -27,6 +28,13 @@ SOME_S = 8.0
 MOST_RETRIES = 20
 CLOCK_S = (3600, -3600)
 """How far ahead of the machine's a run's clock is set, one after the other, and then right again."""
+ENDED = "ended with exit code"
+"""How the launcher's record of a process begins that nothing has killed."""
+NAMED = {
+    "EMFILE": re.compile(r"too many (open files|files are open)", re.IGNORECASE),
+    "no disk": re.compile(r"EFBIG|File too large|disk I/O error"),
+}
+"""What a process says that a fault ended."""
 LATE_S = 10.0
 """After the end of a fault, a death may still be due to it."""
 SERVED_BY = {"vllm": "engine", "trainer rank": "trainer"}
@@ -62,6 +70,8 @@ class LendingMonkey(Monkey):
             (kind, seconds, role)
             for kind, seconds in plan
             for role in (self._victims if kind != "clock" else ["machine"])
+            # No connection of another role leads to these.
+            if kind != "partition" or role not in (*INNER, *WATCHED_BY_OTHERS)
         ]
         self.lent: list[Lent] = []
         self.kills = len(self._left)
@@ -118,12 +128,14 @@ class LendingMonkey(Monkey):
         return True
 
     def killed(self, limit_s: float) -> tuple[list[str], list[str]]:
-        """Return what was restarted though nothing kept it for its limit of silence, and the roles of what was kept for
-        longer and was not restarted."""
+        """Return what was restarted though it neither was kept for its limit of silence nor ended by itself for want of
+        files, and the roles of what was kept for longer and was not restarted."""
         record = self.roles.folder / "restarts.jsonl"
         deaths = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
         hasty = [
-            death["name"] for death in deaths if not any(_explains(one, death, limit_s) for one in self.lent)
+            death["name"]
+            for death in deaths
+            if not any(_explains(one, death, limit_s) or _ended_of(one, death) for one in self.lent)
         ]
         long = [
             one
@@ -158,6 +170,18 @@ def _explains(fault: Lent, death: dict[str, Any], limit_s: float) -> bool:
         and fault.seconds > limit_s
         and death["name"].split("-")[0] == SERVED_BY.get(fault.role, fault.role)
         and fault.began_s <= died_s <= fault.ended_s + LATE_S
+    )
+
+
+def _ended_of(fault: Lent, death: dict[str, Any]) -> bool:
+    """Whether a process ended by itself and says that it, or one that it asked, could not open or write files. On a
+    busy machine it gets to say so minutes later."""
+    died_s = death["time"] - death["down_s"]
+    return (
+        fault.kind in NAMED
+        and fault.began_s <= died_s
+        and death["why"].startswith(ENDED)
+        and NAMED[fault.kind].search(death.get("reason", "")) is not None
     )
 
 

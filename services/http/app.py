@@ -210,11 +210,9 @@ class RequestGuard:
                 return await receive()
             # The sender's time starts when the service begins to read.
             check = check or BodyCheck(self._most(scope), not packed)
-            try:
-                async with asyncio.timeout(check.left_s):
-                    message = await receive()
-            except TimeoutError:
-                raise _http_exception(check.late()) from None
+            message = await check.received(receive)
+            if message is None:
+                raise _http_exception(check.late())
             whole = not message.get("more_body", False)
             unread.is_left = not whole
             if (refusal := check.add(message.get("body", b""))) is not None:

@@ -10,6 +10,7 @@ from asyncrl.config import Config
 from asyncrl.disk import BY_CODE
 from asyncrl.endpoint import interface_to
 from asyncrl.errors import DeadlineError, StopError
+from asyncrl.process_start import children_without_folder
 from asyncrl.services.command import MISCONFIGURED, NODES, STOPPED, Address, need
 
 HELP = "the trainer of a run"
@@ -90,7 +91,8 @@ def _run_ranks(ranks_each: int, args: argparse.Namespace) -> int:
             # Else gloo takes the one that the machine's name resolves to, often loopback.
             os.environ.setdefault(variable, interface)
     try:
-        torchrun([*where, "--nproc-per-node", str(ranks_each), "-m", "asyncrl", *sys.argv[1:]])
+        with children_without_folder():
+            torchrun([*where, "--nproc-per-node", str(ranks_each), "-m", "asyncrl", *sys.argv[1:]])
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
         return next((code for code in codes if code in (MISCONFIGURED, STOPPED, *BY_CODE)), 1)

@@ -72,7 +72,9 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     roles = types.SimpleNamespace(config=config, folder=tmp_path)
     network = Network()
     try:
-        monkey = LendingMonkey(roles, network, 0, 0, plan=[("SIGSTOP", 10.0), ("EMFILE", 8.0)])
+        monkey = LendingMonkey(
+            roles, network, 0, 0, plan=[(kind, 8.0) for kind in ("SIGSTOP", "EMFILE", "partition")]
+        )
         network.route("rollout", "engine-0", "http://127.0.0.1:9")
         network.route("rollout", "buffer", "http://127.0.0.1:9")
         assert monkey._part(0.0, "engine")
@@ -80,7 +82,7 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
     finally:
         network.close()
     made = {(kind, role) for kind, _, role in monkey._left}
-    assert {kind for kind, _ in made} == {"SIGSTOP", "EMFILE"}
+    assert {kind for kind, _ in made} == {"SIGSTOP", "EMFILE", "partition"}
     assert {role for kind, role in made if kind == "EMFILE"} >= {
         "buffer",
         "engine",
@@ -88,9 +90,21 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
         "rollout",
         "trainer",
     }
+    # vLLM's own process is called by the engine's alone.
+    assert {role for kind, role in made if kind == "partition"} == {"buffer", "engine", "rollout", "trainer"}
     assert monkey.kills == len(made)
     (fault,) = monkey.faults
     assert (fault.role, fault.kind, fault.detail) == ("engine", "partition", "for 0 s, of 1 links")
+
+
+FILES = (
+    "ended with exit code 1",
+    "RuntimeError: unable to open file </w> in read-only mode: Too many open files (24)",
+)
+DISK = (
+    "ended with exit code 1",
+    "http://127.0.0.1:1/v1/commit: ledger /l.sqlite: disk I/O error; nothing was changed",
+)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +119,24 @@ def test_each_fault_of_the_plan_is_for_every_role(tmp_path):
         (("SIGSTOP", "engine", 90.0), [("buffer", 1061.0), ("engine-0", 1061.0)], (["buffer"], [])),
         (("SIGSTOP", "env", 90.0), [("env-0", 1200.0)], (["env-0"], ["env"])),
         (("EMFILE", "engine", 8.0), [], ([], [])),
+        (("EMFILE", "engine", 8.0), [("engine-0", 1004.0)], (["engine-0"], [])),
+        (("EMFILE", "trainer", 8.0), [("trainer", 1004.0, FILES)], ([], [])),
+        # The buffer answered that it cannot write.
+        (("no disk", "buffer", 8.0), [("trainer", 1100.0, DISK)], ([], [])),
+        (("no disk", "buffer", 8.0), [("trainer", 990.0, DISK)], (["trainer"], [])),
+        (("no disk", "buffer", 8.0), [("trainer", 1004.0, FILES)], (["trainer"], [])),
+        (("partition", "trainer", 8.0), [("trainer", 1004.0, DISK)], (["trainer"], [])),
     ],
 )
-def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_alone(
+def test_a_restart_is_due_to_what_was_suspended_for_longer_than_its_limit_or_had_no_files(
     tmp_path, fault, deaths, expected
 ):
-    lines = [{"name": name, "time": died_s + 5.0, "down_s": 5.0} for name, died_s in deaths]
+    lines = []
+    for name, died_s, *said in deaths:
+        why, *reason = said[0] if said else ["was killed by signal 9"]
+        lines.append(
+            {"name": name, "time": died_s + 5.0, "down_s": 5.0, "why": why, "reason": "".join(reason)}
+        )
     (tmp_path / "restarts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     monkey = LendingMonkey.__new__(LendingMonkey)
     monkey.roles = types.SimpleNamespace(folder=tmp_path)

@@ -1,6 +1,7 @@
 """What a killed engine leaves in shared memory is removed by the name that its own temporary folder knows."""
 
 import json
+import platform
 import signal
 import subprocess
 import sys
@@ -79,10 +80,21 @@ def test_a_claim_holds_in_its_own_process_until_it_is_closed(tmp_path):
     assert len(remove_deserted(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("owner", [None, "", "torn {", json.dumps({"host": "another", "run": "/r"})])
+@pytest.mark.parametrize("owner", [None, "", "torn {", "[3]", json.dumps({"host": "another", "run": "/r"})])
 def test_folders_that_nobody_claimed_or_another_machine_did_are_left_alone(tmp_path, owner):
     folder = folder_of_weights(tmp_path, "asyncrl-1234-other")
     if owner is not None:
         (folder / "owner.json").write_text(owner)
     assert remove_deserted(tmp_path) == []
     assert folder.exists()
+
+
+def test_no_link_is_followed_and_no_scratch_folder_is_taken_for_weights(tmp_path):
+    owner = json.dumps({"host": platform.node(), "run": "/r"})
+    target = folder_of_weights(tmp_path, "precious")
+    (target / "owner.json").write_text(owner)
+    (tmp_path / "asyncrl-1234-link").symlink_to(target)
+    scratch = folder_of_weights(tmp_path, "asyncrl-eval-killed")
+    (scratch / ".owner").write_text(platform.node())
+    assert remove_deserted(tmp_path) == []
+    assert (target / "weights-00000001.safetensors").exists() and scratch.exists()

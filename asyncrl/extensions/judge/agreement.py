@@ -35,6 +35,7 @@ from asyncrl.extensions.judge.comparing import Preference, prefer
 from asyncrl.extensions.judge.endpoint import judge_errors
 from asyncrl.extensions.judge.questions import JudgeRequest
 from asyncrl.extensions.judge.settings import JudgeConfig
+from asyncrl.textfile import json_records
 from asyncrl.types import Message, Task
 
 RESAMPLES = 1000
@@ -92,22 +93,10 @@ class Agreement:
 def read_rows(path: Path) -> list[Labelled]:
     """Return a file's answers, two for each row with a chosen and a rejected one.
 
-    Raises `InputError` naming line and column.
+    Raises `InputError` naming line and column, and `ConfigError` for a file that cannot be read.
     """
     found: list[Labelled] = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: is no JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: must be an object, got {line[:100]!r}")
+    for number, row in json_records(path):
         try:
             found += _answers(row)
         except (KeyError, TypeError, ValueError) as error:

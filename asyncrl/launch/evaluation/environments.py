@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import UnavailableError
+from asyncrl.process_start import python_module
 
 INSTALL_S = 900.0
 
@@ -39,7 +40,7 @@ def make_environment(packages: Sequence[str], folder: Path, dependencies: bool =
         venv.create(folder / "venv", clear=True, symlinks=True)
         site = next((folder / "venv").glob("lib/python*/site-packages"))
         (site / "others.pth").write_text(f"{borrowed}\n")
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", str(python)]
+        pip = [*python_module("pip"), "--disable-pip-version-check", "-q", "--python", str(python)]
         options = ["--no-compile", *([] if dependencies else ["--no-deps"])]
         try:
             done = subprocess.run(

