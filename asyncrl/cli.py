@@ -25,7 +25,6 @@ from asyncrl.extensions.table import Row, rows
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import exempt
 from asyncrl.import_path import search_last
-from asyncrl.installation import require_builds
 from asyncrl.machine import name_user, open_files, writable_caches
 from asyncrl.process_start import leave_safe_path
 
@@ -118,6 +117,8 @@ def _main(arguments: Sequence[str]) -> int:
     args.build_parser = build_parser
     try:
         if getattr(args, "loads_models", False):
+            from asyncrl.installation import require_builds
+
             require_builds()
         return args.run(args)
     except (ConfigError, InputError) as error:

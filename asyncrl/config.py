@@ -25,6 +25,7 @@ from asyncrl import gpus
 from asyncrl.algo.settings import compared, default_unit, resolve_settings
 from asyncrl.config_sections import (
     EPISODE_S,
+    PATH,
     SCHEDULES,
     SCRIPTED,
     SELF_TEACHER,
@@ -43,14 +44,15 @@ from asyncrl.config_sections import (
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
+    Section,
     SftConfig,
     TeacherConfig,
     TrainConfig,
+    is_section,
 )
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.settings import composed
 from asyncrl.import_path import absolute, search_in
-from asyncrl.section import PATH, Section, is_section
 from asyncrl.textfile import read_text, read_toml
 
 ENGINE_TOKENS, WORKER_TURNS = 20_000, 200

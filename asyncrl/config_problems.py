@@ -8,7 +8,7 @@ import types
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from asyncrl.section import Section
+from asyncrl.config_sections import Section
 
 KINDS = {
     str: "a text",

@@ -59,7 +59,6 @@ def test_a_cuda_torch_is_a_problem_of_the_cpu_engine(installed):
         ["serve", "engine"],
         ["serve", "policy", NOT_A_FILE],
         ["serve", "rollout"],
-        ["serve", "trainer"],
     ],
     ids=" ".join,
 )

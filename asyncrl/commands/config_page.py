@@ -16,11 +16,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
 
-from asyncrl.algo.section import AlgoConfig
+from asyncrl.algo.settings import AlgoConfig
 from asyncrl.config import Config
-from asyncrl.config_sections import PolicyConfig
+from asyncrl.config_sections import SELDOM, PolicyConfig, Section, is_section
 from asyncrl.extensions.settings import composed
-from asyncrl.section import SELDOM, Section, is_section
 
 HEAD = """# Configuration
 

@@ -57,8 +57,9 @@ ROLES: dict[str, RoleCommand] = {
     "swarm": swarm,
     "trainer": trainer,
 }
-LOAD_MODELS = frozenset({"engine", "gateway", "node", "old_policy", "policy", "rollout", "trainer"})
-"""Roles that import transformers, or start what does."""
+LOAD_MODELS = frozenset({"engine", "gateway", "node", "policy", "rollout"})
+"""Roles that import transformers, or start what does, and are started by hand, too: a run's launcher and nodes have
+looked at the installation for the others."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "CHECKPOINT": {
         "metavar": "CHECKPOINT",

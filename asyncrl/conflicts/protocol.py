@@ -20,11 +20,11 @@ from asyncrl.config_sections import (
     ReferenceConfig,
     RolloutConfig,
     RunConfig,
+    Section,
     SftConfig,
     TeacherConfig,
     TrainConfig,
 )
-from asyncrl.section import Section
 
 S = TypeVar("S", bound=Section)
 

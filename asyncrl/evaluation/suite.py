@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from asyncrl.config import expanded
-from asyncrl.config_sections import DataConfig, DataSource
+from asyncrl.config_sections import DataConfig, DataSource, Section
 from asyncrl.env.config_check import check_settings
 from asyncrl.env.registry import ELSEWHERE, load_env
 from asyncrl.env.tasks import read_task_file
@@ -41,7 +41,6 @@ from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import open_data
 from asyncrl.rows.known_sets import known_set, known_sets
 from asyncrl.rows.settings import with_data
-from asyncrl.section import Section
 from asyncrl.textfile import read_toml
 from asyncrl.types import Task
 

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 from pydantic import create_model
 
+from asyncrl.config_sections import Section, is_section
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.table import rows
-from asyncrl.section import Section, is_section
 
 S = TypeVar("S", bound=Section)
 

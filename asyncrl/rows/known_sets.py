@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from asyncrl.config_sections import DataSource
+from asyncrl.config_sections import DataSource, Section
 from asyncrl.errors import ConfigError
 from asyncrl.rows.files import COMPRESSED
-from asyncrl.section import Section
 
 TABLE = Path(__file__).with_name("sets.toml")
 NONE = "none"

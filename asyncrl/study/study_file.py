@@ -36,9 +36,9 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from asyncrl.config import Config, with_files_in
 from asyncrl.config_checks import check_objective
 from asyncrl.config_problems import explain_problems
+from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
 from asyncrl.launch.models.local_models import load_recipe
-from asyncrl.section import Section
 from asyncrl.textfile import read_toml
 
 TUNING_SEED = 1000

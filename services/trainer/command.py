@@ -10,7 +10,6 @@ from asyncrl.config import Config
 from asyncrl.disk import BY_CODE
 from asyncrl.endpoint import interface_to
 from asyncrl.errors import DeadlineError, StopError
-from asyncrl.process_start import children_without_folder
 from asyncrl.services.command import MISCONFIGURED, NODES, STOPPED, Address, need
 
 HELP = "the trainer of a run"
@@ -81,6 +80,8 @@ def _run_ranks(ranks_each: int, args: argparse.Namespace) -> int:
     end. Over several machines the first one has rank 0: torchrun's dynamic rendezvous would not say which."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
+
+    from asyncrl.process_start import children_without_folder
 
     where = ["--standalone"]
     if args.nodes > 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from asyncrl.algo.section import AlgoConfig
+from asyncrl.algo.settings import AlgoConfig
 from asyncrl.cli import main
 from asyncrl.commands.config_page import SELDOM_HEAD, markdown
 from asyncrl.config import Config

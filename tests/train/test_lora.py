@@ -131,7 +131,8 @@ def test_a_checkpoint_under_zero_3_is_the_one_of_stage_0(tiny_model, trained, tm
     one = save_policy(trained.engine, tmp_path / "a", tiny_model)
     other = save_policy(two_steps(tiny_model, 3).engine, tmp_path / "b", tiny_model)
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
-        assert worst(load_file(one / file), load_file(other / file)) < 1e-6
+        # An ulp of a gradient near 0 decides much of Adam's first step, so CPUs differ.
+        assert worst(load_file(one / file), load_file(other / file)) < 1e-5
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])

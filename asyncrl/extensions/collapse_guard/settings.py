@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrl.section import Section, Seldom
+from asyncrl.config_sections import Section, Seldom
 
 
 class GuardConfig(Section):

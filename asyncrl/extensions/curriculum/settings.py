@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from asyncrl.section import Section, Seldom
+from asyncrl.config_sections import Section, Seldom
 
 MAX_POOL = 100_000
 """Tasks that a curriculum may choose among. They go to the buffer in one message."""

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from asyncrl.config_sections import empty_or_url
-from asyncrl.section import Section, Seldom
+from asyncrl.config_sections import Section, Seldom, empty_or_url
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """The name of a component: it stands alone before a colon in a reply, and ends the name of a metric."""

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from asyncrl.config_sections import empty_or_url
-from asyncrl.section import Section, Seldom
+from asyncrl.config_sections import Section, Seldom, empty_or_url
 
 
 class OuterConfig(Section):

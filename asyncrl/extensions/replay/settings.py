@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from asyncrl.section import Section, Seldom
+from asyncrl.config_sections import Section, Seldom
 
 
 class ReplayConfig(Section):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from asyncrl.section import Section, Seldom
+from asyncrl.config_sections import Section, Seldom
 
 
 class SftPhaseConfig(Section):

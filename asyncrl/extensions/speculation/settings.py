@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.section import PATH, Section, Seldom
+from asyncrl.config_sections import PATH, Section, Seldom
 
 DRAFT_MODELS = ("eagle", "eagle3", "mtp")
 """Methods of speculative decoding with a drafter that has weights of its own."""

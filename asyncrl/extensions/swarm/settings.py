@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from asyncrl.config_sections import empty_or_url
-from asyncrl.section import PATH, Section, Seldom
+from asyncrl.config_sections import PATH, Section, Seldom, empty_or_url
 
 
 class SwarmConfig(Section):

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
-from asyncrl.section import Section
 from asyncrl.textfile import read_toml
 
 
