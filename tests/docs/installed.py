@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -62,6 +63,15 @@ class Installed:
         variables: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in `folder`; return its exit code and output, errors mixed in. variables: beside a reader's."""
+        with open(self.bin.parent / "installing", "w") as lock:
+            if "pip install" in " ".join(command):
+                # All test processes share the environment, and pip reads what another one is replacing.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            return self._run(command, folder, timeout_s, variables)
+
+    def _run(
+        self, command: list[str], folder: Path, timeout_s: float, variables: Mapping[str, str] | None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, cwd=folder, env=self.environment() | dict(variables or {}), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
