@@ -26,7 +26,8 @@ TYPES = (JSON, MSGPACK)
 HOSTS_VARIABLE = "ASYNCRL_HOSTS"
 """Further names, separated by commas, for services that do not listen on loopback."""
 LOOK_AGAIN_S = 1.0
-"""How long a body is waited for once more when its time is over."""
+"""How long a body, headers or a next request are waited for once more when their time is over. What has arrived is read
+meanwhile."""
 FIRST_BYTES_S = 30.0
 LEAST_BYTES_PER_S = 64 * 1024
 """A body must have arrived `FIRST_BYTES_S` after its headers, or come at this rate."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from asyncrl.http_checks import LOOK_AGAIN_S
+
 HEADERS_S = 30.0
 """From the opening of a connection, and from the first byte of each later request, until its headers are there."""
-LOOK_AGAIN_S = 1.0
-"""Between the end of a limit and the end of the connection. What has arrived is read meanwhile, and ends the wait."""
 
 
 class PromptHttpProtocol(HttpToolsProtocol):

@@ -176,21 +176,11 @@ def _run_ranks(folder: Path, ranks: int) -> Path:
     from asyncrl.process_start import children_without_folder
     from asyncrl.run.checkpoints import complete_checkpoints
 
+    each = ["--standalone", "--nproc-per-node", str(ranks)]
     os.environ[RANK_OF] = str(folder)
     try:
         with children_without_folder():
-            torchrun(
-                [
-                    "--standalone",
-                    "--nproc-per-node",
-                    str(ranks),
-                    "-m",
-                    "asyncrl",
-                    "sft",
-                    "--resume",
-                    str(folder),
-                ]
-            )
+            torchrun([*each, "-m", "asyncrl", "sft", "--resume", str(folder)])
     except ChildFailedError as error:
         raise StopError(f"sft: a rank has failed: {error}") from error
     finally:

@@ -400,7 +400,7 @@ class TrainRun:
                     for line in self.sinks.failures():
                         print_status(line)
                     described = time.monotonic()
-            records = list(observer.steps.new())
+            records = observer.steps.new()
             phases.tick(stats, records[-1]["step"] if records else step)
             # The trainer writes them in the background, some time after the step.
             samples_due = samples_due and not (step is not None and self._show_trained())

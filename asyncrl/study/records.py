@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from collections.abc import Mapping
@@ -98,6 +99,7 @@ def measured(folder: Path, summary: Mapping[str, Any], metric: str = "") -> dict
     }
 
 
+@functools.cache
 def start_of(model: str) -> str:
     """Return a checksum of the weights that a run starts from; "" for a model that is no folder of such files.
 
