@@ -237,7 +237,8 @@ class DataConfig(Section):
     """Column with the right answer, which the reward reads as `answer`; or columns in braces. Empty takes that of the
     set, or the column called answer, expected_answer, solution or ground_truth."""
     images: Seldom[str] = ""
-    """Column with an image or a list of images, shown before the prompt."""
+    """Column with an image or a list of images, as such or by the names of their files. They are shown where the prompt
+    has `<image>`, else before it."""
     reward: str | list[str | dict[str, Any]] = ""
     """What scores an answer (docs/rewards.md): "math", "exact", ..., "my.py:f", or a list of these with weights. Empty
     takes that of the set."""

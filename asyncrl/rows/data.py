@@ -37,6 +37,8 @@ GoldCheck = Callable[[Mapping[str, Any]], str | None]
 """Says of a row why no answer to it can be right, or None."""
 GoldsOf = Callable[[Any], GoldCheck | None]
 """Returns that of a reward, as `data.reward` names it; None where there is nothing to check."""
+IMAGES = ("image", "images")
+"""Columns that usually hold what a model is to see."""
 KEPT_OPEN = 4
 """Data sets of this process that are kept open with what is known of their rows."""
 
@@ -216,7 +218,7 @@ class _Scan:
                     usable[number] = False
                     why = why or f"{rows.where(number)}: {found}"
                 prompts[number] = _hash(text)
-                counted.add(text)
+                counted.add(_words(data))
                 advance(1)
         self._say(source, rows, int((~usable).sum()), why)
         return _Scanned(rows, read, prompts, counted.lengths(), usable, why, source.weight)
@@ -276,7 +278,13 @@ def _reader(
         return reader(known.format), f"a row of {filled.set} ({known.about})"
     try:
         template = Template(
-            rows.name, rows.columns, filled.prompt, filled.system or "", filled.answer, filled.images
+            rows.name,
+            rows.columns,
+            filled.prompt,
+            filled.system or "",
+            filled.answer,
+            filled.images,
+            rows.folders,
         )
     except ConfigError as error:
         if known is None or settings.set or settings.prompt:
@@ -286,6 +294,10 @@ def _reader(
             'data.set="none"'
         ) from error
     unsaid = [name for name in template.unused if known is None or name not in known.extra]
+    if unseen := [name for name in unsaid if name in IMAGES]:
+        notes.append(
+            f"{rows.name}: no image of {', '.join(unseen)} is shown; data.images names such a column"
+        )
     if unsaid:
         parts = [name for name in unsaid if name in PARTS]
         often = (
@@ -338,6 +350,18 @@ def prompt_text(data: Mapping[str, Any]) -> str:
             return "\n".join(shown)
         found = shown
     return json.dumps(found, sort_keys=True, ensure_ascii=False)
+
+
+def _words(data: Mapping[str, Any]) -> str:
+    """Return the texts of what is shown to the model, without its images."""
+    messages = data.get(MESSAGES)
+    if not isinstance(messages, list):
+        return prompt_text(data)
+    contents = [message.get("content") for message in messages if message.get("role") != "system"]
+    if all(isinstance(content, str) for content in contents):
+        return prompt_text(data)
+    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+    return "\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in parts if part)
 
 
 def _hash(text: str) -> int:

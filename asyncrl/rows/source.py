@@ -36,10 +36,18 @@ class Rows(Sequence[dict[str, Any]]):
     A field that is null is absent, whether or not the format can say so.
     """
 
-    def __init__(self, name: str, tables: Sequence[tuple[str, datasets.Dataset]], written: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        tables: Sequence[tuple[str, datasets.Dataset]],
+        written: bool,
+        folders: Sequence[Path] = (),
+    ) -> None:
         """tables: file or hub name, and table, one after the other. written: their rows are JSON texts."""
         self.name = name
         """File or hub name, for errors and ids."""
+        self.folders = list(dict.fromkeys(folders))
+        """Where the files are; none of a data set of the hub."""
         self._tables = [(where, table) for where, table in tables]
         self._starts = [0]
         for _, table in tables:
@@ -159,7 +167,8 @@ def _read_files(name: str, files: Sequence[Path], key: str) -> Rows:
     if len({kind in TEXT_FORMATS for kind in kinds}) > 1:
         raise ConfigError(f"{key}: {name}: holds files of several kinds: {', '.join(sorted(kinds))}")
     written = kinds <= set(TEXT_FORMATS)
-    return Rows(name, [(str(f), _text(f) if written else _binary(f, key)) for f in files], written)
+    tables = [(str(f), _text(f) if written else _binary(f, key)) for f in files]
+    return Rows(name, tables, written, [file.parent for file in files])
 
 
 def _read_folder(folder: Path, split: str, asked: bool, key: str) -> Rows:
@@ -193,7 +202,7 @@ def _read_folder(folder: Path, split: str, asked: bool, key: str) -> Rows:
             raise ConfigError(
                 f"{key}: {folder} was saved without splits, and has no {split!r}; leave split out"
             )
-        return Rows(str(folder), [(name, _undecoded(found))], written=False)
+        return Rows(str(folder), [(name, _undecoded(found))], written=False, folders=[folder])
     files = sorted(file for file in folder.iterdir() if file.is_file() and format_of(file) in FORMATS)
     of_split = [file for file in files if split and split in re.split(r"[^a-z]+", file.name.lower())]
     files = of_split if of_split or asked else files

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError, InputError
-from asyncrl.images import image_part
+from asyncrl.errors import ConfigError
+from asyncrl.rows.pictures import read_pictures, show
 from asyncrl.rows.question import chosen_label, question_columns, whole_question
 from asyncrl.types import Message
 
@@ -31,11 +31,19 @@ class Template:
     """Makes opening messages and the right answer of rows with the same columns."""
 
     def __init__(
-        self, name: str, columns: Sequence[str], prompt: str, system: str, answer: str, images: str = ""
+        self,
+        name: str,
+        columns: Sequence[str],
+        prompt: str,
+        system: str,
+        answer: str,
+        images: str = "",
+        folders: Sequence[Path] = (),
     ) -> None:
-        """name: of the source, for errors. The others are as in `[data]`. Raises `ConfigError` for a column that is not
-        there, and for a prompt that shows the answer."""
-        self._name, self._columns = name, list(columns)
+        """name: of the source, for errors. folders: where its files are, in which images that rows name are looked for.
+        The others are as in `[data]`. Raises `ConfigError` for a column that is not there, and for a prompt that shows
+        the answer."""
+        self._name, self._columns, self._folders = name, list(columns), folders
         self.system = system
         self.images = self._column("data.images", images)
         self.prompt = prompt or next((name for name in CONVERSATIONS if name in columns), "")
@@ -69,7 +77,7 @@ class Template:
         if not any(_says_something(message) for message in messages):
             raise ValueError("the prompt is empty")
         if self.images:
-            _show(messages, _images(self.images, row.get(self.images)))
+            show(messages, read_pictures(self.images, row.get(self.images), self._folders))
         if self.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": fill(self.system, row)})
         return messages
@@ -190,25 +198,3 @@ def _conversation(column: str, found: Any) -> list[Message]:
 def _says_something(message: Message) -> bool:
     content = message.get("content")
     return bool(content.strip() if isinstance(content, str) else content)
-
-
-def _images(column: str, found: Any) -> list[dict[str, Any]]:
-    """Return the content parts of a column's image or images, as `datasets` keeps their files."""
-    parts = []
-    for one in found if isinstance(found, list) else [found] if found else []:
-        data = one.get("bytes") if isinstance(one, Mapping) else one
-        if not isinstance(data, str):
-            raise TypeError(f"{column}: must hold the bytes of an image or of several, got {one!r:.80}")
-        try:
-            parts.append(image_part(base64.b64decode(data.removeprefix("data:").partition(",")[2] or data)))
-        except (ValueError, InputError) as error:
-            raise ValueError(f"{column}: {error}") from error
-    return parts
-
-
-def _show(messages: list[Message], images: list[dict[str, Any]]) -> None:
-    """Put images before the text of the last message of the user."""
-    number = next(n for n in reversed(range(len(messages))) if messages[n]["role"] == "user")
-    content = messages[number]["content"]
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    messages[number] = messages[number] | {"content": [*images, *parts]}

@@ -219,6 +219,16 @@ def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anyth
         check_run(load_config("gridworld_grpo", [path, 'model.tool_format="glm"']))
 
 
+def test_rows_with_images_are_refused_for_a_model_that_reads_text_alone(tmp_path):
+    model = tmp_path / "text"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (model / "model.safetensors").touch()
+    config = load_config("smollm2_gsm8k", ["data.images=image"])
+    with pytest.raises(ConfigError, match=r"data\.images: must be left out for .*, which reads text alone"):
+        check_model("model.path", str(model), config)
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -108,25 +108,6 @@ def test_a_conversation_is_asked_up_to_the_assistants_last_words_which_are_the_a
     assert template(verl).unused == ["data_source"]
 
 
-def test_images_stand_before_the_text_of_the_users_last_message(tmp_path):
-    import base64
-    import io
-
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.new("RGB", (4, 3)).save(file, "PNG")
-    row = {
-        "question": "What?",
-        "image": {"bytes": base64.b64encode(file.getvalue()).decode(), "path": "x.png"},
-    }
-    (message,) = asked(row, images="image")
-    assert message["content"][1] == {"type": "text", "text": "What?"}
-    assert message["content"][0]["image_url"]["url"].startswith("data:image/png;base64,")
-    with pytest.raises(ValueError, match="image: "):
-        asked({"question": "What?", "image": {"bytes": "AAAA"}}, images="image")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -349,8 +349,14 @@ def check_same_reductions(config: Config) -> None:
 
 
 def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> None:
-    """Refuse a policy that reads images together with what does not take them along. Raises `ConfigError`."""
+    """Refuse a policy that reads images together with what does not take them along, and rows with images for one that
+    does not read any. Raises `ConfigError`."""
     if "vision_config" not in description:
+        if description and config.data.images:
+            raise ConfigError(
+                f"data.images: must be left out for {path!r}, which reads text alone; name a vision model as "
+                "model.path (docs/images.md)"
+            )
         return
     blind = {
         "lora.rank": bool(config.lora.rank),

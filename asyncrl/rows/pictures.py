@@ -1,0 +1,127 @@
+"""The images of a row: where they are read from, and where in the prompt they stand."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.images import MAX_BYTES, image_part
+from asyncrl.types import Message
+
+MARK = "<image>"
+"""Where an image stands in a text, as files for other trainers have it."""
+SHOWN_CHARACTERS = 80
+
+
+def read_pictures(column: str, found: Any, folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the content parts of a column's image or images.
+
+    found: an image or a list of images. Each is what `datasets` keeps of it, a data URI, base64, or the name of a file:
+    absolute, or relative to the folder of the rows. folders: where the files of the source are; none of a data set of
+    the hub, whose rows name no files here. Raises `ValueError` for what is no image.
+    """
+    every = found if isinstance(found, list) else [] if found in (None, "") else [found]
+    parts = []
+    for one in every:
+        try:
+            parts.append(image_part(_file(one, folders)))
+        except (TypeError, ValueError, InputError) as error:
+            raise ValueError(f"{column}: {error}") from error
+    return parts
+
+
+def show(messages: list[Message], images: Sequence[dict[str, Any]]) -> None:
+    """Put images where the messages have `<image>` or parts of the type "image"; where they have none of either, before
+    the text of the user's last message.
+
+    Raises `TypeError` for content that is no parts, `ValueError` where there are more or fewer places than images.
+    """
+    shown = [_parts(message) for message in messages]
+    places = sum(part == {"type": "image"} for parts in shown for part in parts)
+    if not places and images:
+        last = next((n for n in reversed(range(len(messages))) if messages[n]["role"] == "user"), None)
+        if last is None:
+            raise ValueError("the prompt has no message of the user that could show an image")
+        messages[last] = messages[last] | {"content": [*images, *shown[last]]}
+    elif places != len(images):
+        raise ValueError(f"the prompt has places for {places} images, and the row has {len(images)}")
+    left = iter(images if places else ())
+    for number, parts in enumerate(shown):
+        if {"type": "image"} in parts:
+            filled = [next(left) if part == {"type": "image"} else part for part in parts]
+            messages[number] = messages[number] | {"content": filled}
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    """Return a message's content as parts, with `{"type": "image"}` where an image is to stand."""
+    content = message.get("content")
+    given = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+    parts: list[dict[str, Any]] = []
+    for part in given:
+        if not isinstance(part, Mapping):
+            raise TypeError(
+                f"a message's content must be text or a list of parts, got {part!r:.{SHOWN_CHARACTERS}}"
+            )
+        if part.get("type") == "image":
+            parts.append({"type": "image"})
+        elif part.get("type") == "text" and message.get("role") != "assistant":
+            parts += _split(str(part.get("text") or ""))
+        else:
+            parts.append(dict(part))
+    return parts
+
+
+def _split(text: str) -> list[dict[str, Any]]:
+    if MARK not in text:
+        return [{"type": "text", "text": text}]
+    parts: list[dict[str, Any]] = []
+    for number, piece in enumerate(text.split(MARK)):
+        parts += [{"type": "image"}] if number else []
+        parts += [{"type": "text", "text": piece}] if piece else []
+    return parts
+
+
+def _file(one: Any, folders: Sequence[Path]) -> bytes:
+    """Return an image's file. Raises `TypeError`, `ValueError`."""
+    if isinstance(one, Mapping):
+        one = one.get("bytes") or one.get("path")
+    if not isinstance(one, str) or not one:
+        raise TypeError(
+            f"must be an image, its file's name, or a list of them, got {one!r:.{SHOWN_CHARACTERS}}"
+        )
+    if one.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{one:.{SHOWN_CHARACTERS}}: addresses are not fetched; save the image and name its file"
+        )
+    if one.startswith("data:"):
+        return base64.b64decode(one.partition(",")[2])
+    if named := _named(one, folders):
+        return named
+    try:
+        return base64.b64decode(one, validate=True)
+    except binascii.Error:
+        where = f"in {' or '.join(map(str, folders))}" if folders else "in the data set"
+        raise ValueError(f"there is no file {one!r:.{SHOWN_CHARACTERS}} {where}") from None
+
+
+def _named(name: str, folders: Sequence[Path]) -> bytes | None:
+    """Return the bytes of the file of that name; None where there is none."""
+    if len(name) > 1000:
+        return None
+    try:
+        files = list(dict.fromkeys(folder / name for folder in folders if (folder / name).is_file()))
+    except (OSError, ValueError):
+        return None
+    if len(files) > 1:
+        raise ValueError(
+            f"{name!r} is a file in {files[0].parent} and in {files[1].parent}: give whole names"
+        )
+    if not files:
+        return None
+    if (size := files[0].stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{files[0]}: holds {size} bytes; an image has at most {MAX_BYTES}")
+    return files[0].read_bytes()
