@@ -241,7 +241,7 @@ def _check_lr_zero(config: Config, model: str, path: Path) -> int:
 
 def _print_summary(summary: dict[str, Any], path: Path) -> None:
     print(
-        f"{summary['steps']} steps in {summary['train_wall_s']:.0f} s, staleness at most "
+        f"{summary['steps']} step{'s' * (summary['steps'] != 1)} in {summary['train_wall_s']:.0f} s, staleness at most "
         f"{summary['staleness']['max']} of {summary['max_staleness']} allowed; "
         f"engine busy {summary['busy']['engine']:.0%}, trainer busy {summary['busy']['trainer']:.0%}"
     )

@@ -47,6 +47,18 @@ class StudyRecords:
         record = self.find(run)
         return record is not None and "error" not in record
 
+    def apart(self, record: Mapping[str, Any]) -> list[str]:
+        """Return the methods whose run of the same condition and seed started from other weights than a record's run:
+        none of them is paired with it."""
+        same = ("condition", "seed")
+        return sorted({
+            other["key"]["method"]
+            for other in self._found.values()
+            if "error" not in other
+            and all(other["key"][name] == record["key"][name] for name in same)
+            and other.get("start", "") != record.get("start", "")
+        })  # fmt: skip
+
     def append(self, record: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:

@@ -118,6 +118,10 @@ def _make_missing(runs: Iterable[StudyRun], records: StudyRecords, say: Say) -> 
                     else:
                         say(f"  held-out success {record['held_out'][0]['success']:.3f} -> "
                             f"{record['held_out'][-1]['success']:.3f} in {record['wall_s']:.0f} s")  # fmt: skip
+                        if others := records.apart(record):
+                            say(f"  started from other weights than the run of {', '.join(others)} with this condition "
+                                f"and seed, and is not compared with it; without its line in {records.path.name} the "
+                                "study makes that run anew")  # fmt: skip
                     made += 1
             finally:
                 if shared is not None:

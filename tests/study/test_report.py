@@ -63,6 +63,15 @@ def test_runs_that_started_from_other_weights_are_not_paired(records):
     assert dapo[8] == "3"
 
 
+def test_a_record_says_whose_runs_started_from_other_weights(records):
+    study = Study.model_validate(STUDY)
+    runs = {(run.method, run.seed): run for run in compared_runs(study, records)}
+    for seed, start in ((0, "a"), (1, "b")):
+        records.append(record_of(runs["grpo", seed], 0.2, 0.5, start=start))
+    found = {seed: record_of(runs["dapo", seed], 0.2, 0.5, start="b") for seed in (0, 1)}
+    assert {seed: records.apart(record) for seed, record in found.items()} == {0: ["grpo"], 1: []}
+
+
 def test_where_effort_is_compared_a_run_that_never_reaches_the_target_is_counted(records):
     study = Study.model_validate(STUDY | {"measure": "rollouts", "target": 0.8})
     ends = {
