@@ -625,6 +625,10 @@ class SftConfig(Section):
     objective: Seldom[Literal["likelihood", "dpo", "ipo", "kto"]] = "likelihood"
     """What is learned: to write the rows; (dpo, ipo) to prefer the column `chosen` to the column `rejected`; or (kto)
     to write what the column `label` calls true, and not what it calls false."""
+    chosen: Seldom[str] = ""
+    """Column with the preferred answer. Empty takes chosen, chosen_response or preferred_output."""
+    rejected: Seldom[str] = ""
+    """Column with the other answer. Empty takes rejected, rejected_response or non_preferred_output."""
     beta: Seldom[float] = Field(0.1, gt=0)
     """How strongly dpo, ipo and kto hold the model to the one it started from."""
     min_reward: Seldom[float | None] = None

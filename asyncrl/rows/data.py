@@ -37,6 +37,8 @@ GoldCheck = Callable[[Mapping[str, Any]], str | None]
 """Says of a row why no answer to it can be right, or None."""
 GoldsOf = Callable[[Any], GoldCheck | None]
 """Returns that of a reward, as `data.reward` names it; None where there is nothing to check."""
+SYSTEM = ("system", "system_prompt")
+"""Columns that usually hold a system message."""
 IMAGES = ("image", "images")
 """Columns that usually hold what a model is to see."""
 KEPT_OPEN = 4
@@ -294,6 +296,11 @@ def _reader(
             'data.set="none"'
         ) from error
     unsaid = [name for name in template.unused if known is None or name not in known.extra]
+    for name in unsaid if not template.system else ():
+        if name in SYSTEM:
+            notes.append(
+                f'{rows.name}: column {name!r} is not shown; data.system="{{{name}}}" makes it the system message'
+            )
     if unseen := [name for name in unsaid if name in IMAGES]:
         notes.append(
             f"{rows.name}: no image of {', '.join(unseen)} is shown; data.images names such a column"

@@ -14,7 +14,7 @@ from asyncrl.types import Message
 
 MARK = "<image>"
 """Where an image stands in a text, as files for other trainers have it."""
-SHOWN_CHARACTERS = 80
+SHOWN_CHARACTERS = 200
 
 
 def read_pictures(column: str, found: Any, folders: Sequence[Path]) -> list[dict[str, Any]]:

@@ -15,6 +15,15 @@ from asyncrl.types import Message
 FIELD = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*(?:\.\w+)*)\}")
 """A column in braces, with the names of fields inside it after dots; doubled braces stand for themselves."""
 CONVERSATIONS = ("messages", "conversations", "conversation")
+PREFERENCES = (
+    ("chosen", "rejected"),
+    ("chosen_response", "rejected_response"),
+    ("preferred_output", "non_preferred_output"),
+)
+"""Columns with a preferred answer and another one, of which the first pair that is there is taken. Both may be whole
+conversations, which then have the prompt."""
+ASKED_IN = {"preferred_output": "{input.messages}"}
+"""Where the prompt of such a column is (OpenAI)."""
 ANSWERS = (
     *("answer", "Answer", "expected_answer", "final_answer", "solution", "ground_truth", "target"),
     *("answerKey", "correct_answer", "output", "response"),
@@ -46,7 +55,9 @@ class Template:
         self._name, self._columns, self._folders = name, list(columns), folders
         self.system = system
         self.images = self._column("data.images", images)
-        self.prompt = prompt or next((name for name in CONVERSATIONS if name in columns), "")
+        self._preferred = "" if prompt else _preferred(columns)
+        """Column whose conversations have the prompt because no other column has one."""
+        self.prompt = prompt or next((name for name in CONVERSATIONS if name in columns), self._preferred)
         self.answer = answer or self._usual_answer()
         self._question = [] if self.prompt else self._usual_question()
         asked = {*self._question, *self._fields("data.prompt", self.prompt)}
@@ -94,7 +105,12 @@ class Template:
     def _conversation(self, row: Mapping[str, Any]) -> list[Message]:
         """Return the conversation of a row, whole."""
         if not self._question:
-            found = row[self.prompt] if self.prompt in self._columns else fill(self.prompt, row)
+            found = row[self.prompt] if self.prompt in self._columns else value_of(self.prompt, row)
+            if self.prompt == self._preferred and isinstance(found, str):
+                raise ValueError(
+                    f"{self.prompt}: is a text, so which part of it is the prompt cannot be told; name the prompt's "
+                    "column by data.prompt"
+                )
             return _conversation(self.prompt, found)
         first = row.get(self._question[0])
         return _conversation(self._question[0], first if isinstance(first, list) else whole_question(row))
@@ -137,19 +153,45 @@ class Template:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """Return a template with the row's values for the columns in braces. Raises `KeyError` for one that is absent."""
+    """Return a template with the row's values for the columns in braces. Raises `KeyError` for one that is absent,
+    `ValueError` for a field that a column has not."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0][0]
-        found: Any = row
-        for depth, name in enumerate(names := match[1].split(".")):
-            if not isinstance(found, Mapping) or name not in found:
-                raise _absent(names, depth, found)
-            found = found[name]
+        found = _field(match[1], row)
         return found if isinstance(found, str) else _text(found)
 
     return FIELD.sub(value, template)
+
+
+def value_of(template: str, row: Mapping[str, Any]) -> Any:
+    """Return a template filled in; the value itself where it is one field alone, such as messages inside a column.
+
+    Raises as `fill` does.
+    """
+    alone = FIELD.fullmatch(template)
+    if alone is None or alone[1] is None:
+        return fill(template, row)
+    found = _field(alone[1], row)
+    return found if isinstance(found, list) else fill(template, row)
+
+
+def _field(name: str, row: Mapping[str, Any]) -> Any:
+    found: Any = row
+    for depth, one in enumerate(names := name.split(".")):
+        if not isinstance(found, Mapping) or one not in found:
+            raise _absent(names, depth, found)
+        found = found[one]
+    return found
+
+
+def _preferred(columns: Sequence[str]) -> str:
+    """Return the column of preferred answers, or where their prompt is, if no other column can have the prompt."""
+    if question_columns(columns) or any(name in columns for name in CONVERSATIONS):
+        return ""
+    better = next((better for better, worse in PREFERENCES if better in columns and worse in columns), "")
+    return ASKED_IN.get(better, better)
 
 
 def _absent(names: Sequence[str], depth: int, found: Any) -> Exception:

@@ -311,3 +311,17 @@ def test_rows_that_a_reward_cannot_judge_name_the_setting_that_may_help(tmp_path
     with pytest.raises(ConfigError, match=r"; data\.answer names the column with the right answer$"):
         open_data(DataConfig(train=path, heldout_share=0, reward="exact"), golds=gold_check)
     assert open_data(DataConfig(train=path, heldout_share=0, reward="math", answer="gold"), golds=gold_check)
+
+
+def test_a_system_message_in_a_column_that_is_not_shown_is_said(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"system": "Be brief.", "question": "q", "answer": "a"}\n')
+    shown = "column 'system' is not shown; data.system=\"{system}\" makes it the system message"
+    found = {
+        given: [
+            shown in note
+            for note in open_data(DataConfig(train=str(file), heldout_share=0, system=given)).notes
+        ]
+        for given in (None, "{system}")
+    }
+    assert any(found[None]) and not any(found["{system}"])

@@ -32,6 +32,34 @@ def test_columns_in_braces_are_filled_in_and_doubled_braces_stand_for_themselves
         fill("{b.c.x}", row)
 
 
+def test_a_field_alone_may_hold_messages():
+    row = {"input": {"messages": [user("Hi")], "n": 2.0}, "answer": "a"}
+    assert asked(row, prompt="{input.messages}", answer="answer") == [user("Hi")]
+    assert asked(row, prompt="{input.n}", answer="answer") == [user("2")]
+    with pytest.raises(ValueError, match=r"^input has no field 'message'; it has messages, n$"):
+        asked(row, prompt="{input.message}", answer="answer")
+
+
+def test_conversations_of_which_one_is_preferred_have_the_prompt_where_no_column_has_it():
+    talk = [user("Hi"), {"role": "assistant", "content": "good"}]
+    row = {"chosen": talk, "rejected": [user("Hi"), {"role": "assistant", "content": "bad"}]}
+    assert asked(row) == [user("Hi")]
+    assert template(row).right_answer(row) == "good"
+    assert asked(row | {"question": "Why?"}) == [user("Why?")]
+    of_openai = {
+        "input": {"messages": [user("Hi")]},
+        "preferred_output": talk[1:],
+        "non_preferred_output": [],
+    }
+    assert asked(of_openai) == [user("Hi")]
+    with pytest.raises(
+        ValueError, match=r"^chosen: is a text, so which part of it is the prompt cannot be told"
+    ):
+        asked({"chosen": "Human: Hi Assistant: good", "rejected": "Human: Hi Assistant: bad"})
+    with pytest.raises(ConfigError, match="has none of the usual columns"):
+        template({"chosen": talk})
+
+
 def test_a_prompt_is_a_template_or_a_column():
     row = {"Body": "There are 3.", "Question": "How many?", "Answer": 3.0, "answer": "no"}
     assert asked(row, prompt="{Body} {Question}", answer="Answer") == [user("There are 3. How many?")]

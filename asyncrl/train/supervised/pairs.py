@@ -1,4 +1,4 @@
-"""Rows of two answers, of which one is preferred: columns `chosen` and `rejected`. Loads no torch.
+"""Rows of two answers, of which one is preferred: columns `chosen` and `rejected`, or others. Loads no torch.
 
 Both are texts, after the row's prompt, or conversations: what these begin with alike is the prompt, and what follows in
 each is learned.
@@ -13,11 +13,12 @@ from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import MESSAGES, Part
+from asyncrl.rows.template import PREFERENCES
 from asyncrl.train.supervised.conversations import WEIGHT, as_messages, as_objects, check_order
 from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.types import Message
 
-CHOSEN, REJECTED = "chosen", "rejected"
+KEYS = "sft.chosen", "sft.rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,18 @@ class Pair:
 class Pairs:
     """Rows of one source as pairs, made when they are asked for. Raises `ConfigError` for columns that are missing."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, chosen: str = "", rejected: str = "") -> None:
+        """chosen, rejected: as in `[sft]`."""
         self._part, self.name = part, part.rows.name
-        for column in (CHOSEN, REJECTED):
-            if column not in part.rows.columns:
-                raise ConfigError(
-                    f"sft.objective: needs a column {column!r}, which {self.name} has not; there are: "
-                    f"{', '.join(part.rows.columns)}"
-                )
+        there = part.rows.columns
+        usual = next((two for two in PREFERENCES if set(two) <= set(there)), PREFERENCES[0])
+        self._columns = chosen or usual[0], rejected or usual[1]
+        for key, given, column in zip(KEYS, (chosen, rejected), self._columns, strict=True):
+            if column not in there:
+                wanted = f"{key}: {self.name} has no column {column!r}"
+                if not given:
+                    wanted = f"sft.objective: needs a column {column!r}, which {self.name} has not; {key} names another"
+                raise ConfigError(f"{wanted}; there are: {', '.join(there)}")
 
     def __len__(self) -> int:
         return len(self._part.kept)
@@ -61,11 +66,12 @@ class Pairs:
 
     def _made(self, row: Mapping[str, Any]) -> Pair:
         opening: list[Message] = self._part.read(row)[MESSAGES]
-        talks = [_conversation(column, row[column], opening) for column in (CHOSEN, REJECTED)]
+        talks = [_conversation(column, row[column], opening) for column in self._columns]
         same = len(list(takewhile(lambda two: two[0] == two[1], zip(*talks, strict=False))))
-        tools = as_objects("tools", row.get("tools"))
+        asked = row.get("input")
+        tools = as_objects("tools", asked.get("tools") if isinstance(asked, Mapping) else row.get("tools"))
         made = []
-        for column, talk in zip((CHOSEN, REJECTED), talks, strict=True):
+        for column, talk in zip(self._columns, talks, strict=True):
             if not any(message["role"] == "assistant" for message in talk[same:]):
                 raise ValueError(f"{column}: has no answer that the other column has not")
             check_order(talk)
@@ -80,7 +86,7 @@ def _conversation(column: str, found: Any, opening: list[Message]) -> list[Messa
         if not found.strip():
             raise ValueError(f"{column}: is empty")
         return [*opening, {"role": "assistant", "content": found}]
-    messages = as_messages(column, found)
+    messages = as_messages(column, [found] if isinstance(found, Mapping) else found)
     if messages and messages[0]["role"] != "assistant":
         system = opening[:1] if opening[0]["role"] == "system" and messages[0]["role"] != "system" else []
         return [*system, *messages]

@@ -94,5 +94,5 @@ def _rows(config: Config, parts: Sequence[Part]) -> SeveralRows[Any]:
     if sft.objective == "kto":
         return SeveralRows[Verdict]([Verdicts(part, sft.completion) for part in parts])
     if sft.objective != "likelihood":
-        return SeveralRows[Pair]([Pairs(part) for part in parts])
+        return SeveralRows[Pair]([Pairs(part, sft.chosen, sft.rejected) for part in parts])
     return SeveralRows[Demonstration]([Conversations(part, sft.completion, sft.min_reward) for part in parts])
