@@ -12,11 +12,11 @@ import regex
 
 from asyncrl.rewards.answers.equality import chosen
 from asyncrl.rewards.answers.extraction import after_reasoning, extract
-from asyncrl.rewards.answers.gold import published_answer
+from asyncrl.rewards.answers.gold import published_answer, published_answers
 from asyncrl.rewards.answers.normalisation import canonical
 from asyncrl.rewards.protocol import Completion, NotJudged, Score
 from asyncrl.rewards.rows import describe_row
-from asyncrl.rows.question import labelled_choices
+from asyncrl.rows.question import chosen_label, labelled_choices
 
 PATTERN_TIMEOUT_S = 2.0
 """The time limit of one search."""
@@ -65,12 +65,7 @@ class Exact(_TextReward):
     name = "exact"
 
     def _right(self, row: Mapping[str, Any]) -> list[str]:
-        found = published_answer(row)
-        return [
-            _blanks(str(one))
-            for one in (found if isinstance(found, list | tuple) else [found])
-            if str(one).strip()
-        ]
+        return [_blanks(str(one)) for one in published_answers(row) if str(one).strip()]
 
     def _given(self, text: str) -> str | None:
         said = after_reasoning(text)
@@ -86,16 +81,16 @@ class Choice(_TextReward):
     name = "choice"
 
     def _right(self, row: Mapping[str, Any]) -> list[str]:
-        found = published_answer(row)
         try:
             options = labelled_choices(row)
+            found = chosen_label(row, published_answer(row))
         except TypeError as error:
             raise ValueError(str(error)) from None
         names, texts = [label for label, _ in options] or list(ascii_uppercase), [text for _, text in options]
-        if isinstance(found, int) and not isinstance(found, bool) and str(found) not in names:
+        if not options and isinstance(found, int) and not isinstance(found, bool):
             if not 0 <= found < len(names):
-                raise ValueError(f"the answer is choice number {found} of {len(names)}")
-            return [names[found].upper()]
+                raise ValueError(f"the answer is choice {found} of {len(names)}, counted from 0")
+            return [names[found]]
         if str(found) in texts and str(found).upper() not in map(str.upper, names):
             return [names[texts.index(str(found))].upper()]
         letter = chosen(canonical(str(found)))
@@ -129,11 +124,7 @@ class Pattern:
     def check_row(self, row: Mapping[str, Any]) -> str | None:
         """See `Reward.check_row`."""
         try:
-            return (
-                None
-                if not self.pattern.groups or str(published_answer(row)).strip()
-                else "the answer is empty"
-            )
+            return None if not self.pattern.groups or self._right(row) else "the answer is empty"
         except KeyError as error:
             return str(error.args[0])
 
@@ -141,7 +132,7 @@ class Pattern:
         try:
             said = after_reasoning(completion.text)
             found = collections.deque(self.pattern.finditer(said, timeout=PATTERN_TIMEOUT_S), maxlen=1)
-            right = str(published_answer(completion.row)).strip() if self.pattern.groups else ""
+            right = self._right(completion.row) if self.pattern.groups else []
         except TimeoutError:
             raise NotJudged(
                 f"reward regex:{self.pattern.pattern}, {describe_row(completion.row)}: the search took longer than "
@@ -150,8 +141,11 @@ class Pattern:
         except KeyError as error:
             raise NotJudged(f"reward 'regex', {describe_row(completion.row)}: {error.args[0]}") from None
         given = next((one for one in found[0].groups() if one is not None), found[0][0]) if found else None
-        success = given is not None and (not self.pattern.groups or given.strip() == right)
+        success = given is not None and (not self.pattern.groups or given.strip() in right)
         return Score(float(success), {self.name: float(success)}, given, success)
+
+    def _right(self, row: Mapping[str, Any]) -> list[str]:
+        return [str(one).strip() for one in published_answers(row) if str(one).strip()]
 
 
 def _blanks(text: str) -> str:

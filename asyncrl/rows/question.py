@@ -7,7 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-QUESTIONS = ("question", "problem", "Question", "Problem", "prompt", "query", "instruction")
+QUESTIONS = (
+    "question",
+    "problem",
+    "Question",
+    "Problem",
+    "prompt",
+    "query",
+    "instruction",
+    "question_stem",
+    "quiz",
+)
 """Columns with a question, of which the first that is there is taken."""
 BEFORE = ("Body", "body", "context", "passage", "article", "support")
 """Columns with a text that the question is about (SVAMP, ASDiv, SQuAD, BoolQ, RACE)."""
@@ -67,7 +77,19 @@ def _inside(column: str, value: Any) -> str:
 
 
 def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return label and text of each choice of a row; none without choices. Raises `TypeError`."""
+    """Return letter, or other label, and text of each choice of a row; none without choices. Raises `TypeError`.
+
+    Labels that are numbers become letters: an answer "2" would else be read as a number (ARC has both kinds).
+    """
+    own = _own_choices(row)
+    letters = (
+        ascii_uppercase if own and all(label.isdecimal() for label, _ in own) else [label for label, _ in own]
+    )
+    return [(letter, text) for letter, (_, text) in zip(letters, own, strict=False)]
+
+
+def _own_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the choices with the row's own labels."""
     name = next((name for name in CHOICES if row.get(name)), None)
     if name is None:
         return [(letter, str(row[column])) for letter, column in lettered_columns(row).items()]
@@ -86,12 +108,17 @@ def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def chosen_label(row: Mapping[str, Any], answer: Any) -> Any:
-    """Return the label of the right choice where the answer is its number from 0, else the answer as it is.
+    """Return the label of the right choice where the answer is the row's own label or its number from 0, else the
+    answer as it is.
 
-    Raises `ValueError` for a number that no choice has.
+    Raises `TypeError` for choices in no known form, `ValueError` for a number that no choice has.
     """
-    labels = [label for label, _ in labelled_choices(row)]
-    if not labels or isinstance(answer, bool) or not isinstance(answer, int) or str(answer) in labels:
+    own, labels = ([label for label, _ in found] for found in (_own_choices(row), labelled_choices(row)))
+    if not labels or isinstance(answer, bool):
+        return answer
+    if str(answer) in own:
+        return labels[own.index(str(answer))]
+    if not isinstance(answer, int):
         return answer
     if not 0 <= answer < len(labels):
         raise ValueError(f"the answer is choice {answer} of {len(labels)}, counted from 0")

@@ -26,7 +26,7 @@ ASKED_IN = {"preferred_output": "{input.messages}"}
 """Where the prompt of such a column is (OpenAI)."""
 ANSWERS = (
     *("answer", "Answer", "expected_answer", "final_answer", "solution", "ground_truth", "target"),
-    *("answerKey", "correct_answer", "output", "response"),
+    *("answerKey", "correct_answer", "golden_answers", "gt_answer", "output", "response"),
 )
 """Columns with an answer, of which the first that is there is taken."""
 INSIDE = {"reward_model": "{reward_model.ground_truth}"}

@@ -181,6 +181,15 @@ def test_right_answers_as_qwen3_writes_them_are_worth_one():
         ("choice", {"answer": 1, "option_a": "x", "option_b": "y"}, "The answer is A.", 0.0, "A"),
         ("choice", {"answer": "y", "choices": {"label": ["C", "D"], "text": ["x", "y"]}}, "D", 1.0, "D"),
         ("choice", {"answer": "B"}, "A or B", 0.0, None),
+        # ARC has rows whose labels are numbers, which are shown as letters.
+        ("choice", {"answer": "2", "choices": {"label": ["1", "2"], "text": ["x", "y"]}}, "(B)", 1.0, "B"),
+        ("choice", {"answer": 2, "choices": {"label": ["1", "2"], "text": ["x", "y"]}}, "B", 1.0, "B"),
+        # TriviaQA, SQuAD, Search-R1.
+        ("exact", {"answer": {"value": "Big Ben", "aliases": ["The clock"]}}, "The clock", 1.0, "The clock"),
+        ("exact", {"answer": {"text": ["Big Ben"], "answer_start": [3]}}, "Big Ben", 1.0, "Big Ben"),
+        ("exact", {"golden_answers": ["Big Ben", "a clock"]}, "a clock", 1.0, "a clock"),
+        ("math", {"answer": {"value": 3}}, "3", 1.0, "3"),
+        (r"regex:(\w+)$", {"answer": ["ten", "10"]}, "it is 10", 1.0, "10"),
         ("regex:^yes", {}, "yes, indeed", 1.0, "yes"),
         (r"regex:(\d+)$", {"answer": "42"}, "41 or 42", 1.0, "42"),
         (r"regex:(\d+)$", {"answer": "42"}, "42 or 41", 0.0, "41"),
@@ -196,9 +205,16 @@ def test_built_in_rewards(spec, row, text, total, extracted):
     [
         ("math", {"question": "q"}, "no column answer"),
         ("math", {"answer": "nan"}, "the answer is 'nan'"),
-        ("choice", {"answer": 7, "choices": ["x", "y"]}, "choice number 7 of 2"),
+        ("choice", {"answer": 7, "choices": ["x", "y"]}, "choice 7 of 2, counted from 0"),
         ("choice", {"answer": "neither"}, "no letter, number or text of a choice"),
         ("exact", {"answer": " "}, "the answer is empty"),
+        (
+            "exact",
+            {"answer": {"a": 1, "b": 2}},
+            "the answer is an object with the fields a, b; name one by data.answer",
+        ),
+        ("math", {"answer": {"value": ""}}, "the answer is an object with the fields value"),
+        (r"regex:(\w+)", {"answer": []}, "the answer is empty"),
         ("code", {"prompt": "p"}, "no tests"),
         ("ifeval", {"prompt": "p"}, "no column 'instruction_id_list'"),
     ],

@@ -83,7 +83,7 @@ def test_a_prompt_is_a_template_or_a_column():
         ({"instruction": "Say hi.", "input": ""}, "Say hi."),
         # MMLU, ARC, and an object of choices.
         ({"question": "q?", "choices": ["x", "y"], "answer": 1}, "q?\nA: x\nB: y"),
-        ({"question": "q?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}}, "q?\n1: x\n2: y"),
+        ({"question": "q?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}}, "q?\nA: x\nB: y"),
         ({"question": "q?", "options": {"A": "x", "B": "y"}}, "q?\nA: x\nB: y"),
         # Files with a column for each choice: MMLU and C-Eval, others, MedMCQA.
         ({"question": "q?", "A": "x", "B": "y", "C": 3, "answer": "B"}, "q?\nA: x\nB: y\nC: 3"),
@@ -102,8 +102,10 @@ def test_without_a_template_the_whole_question_is_asked(row, text):
     ("row", "right"),
     [
         ({"question": "q", "choices": ["x", "y"], "answer": 1}, "B"),
-        ({"question": "q", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answer": "2"}, "2"),
+        ({"question": "q", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answer": "2"}, "B"),
         ({"question": "q", "choices": ["x", "y"], "answer": "A"}, "A"),
+        ({"question": "q", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": 2}, "B"),
+        ({"question_stem": "q", "choices": {"text": ["x", "y"], "label": ["C", "D"]}, "answerKey": "D"}, "D"),
         ({"question": "q", "answer": 1}, 1),
     ],
 )

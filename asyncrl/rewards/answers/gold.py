@@ -17,7 +17,12 @@ COLUMNS = (
     "target",
     "label",
     "solution",
+    "golden_answers",
+    "correct_answer",
+    "gt_answer",
 )
+ALIKE = ("value", "aliases", "text")
+"""Fields of an answer that is an object: the answer, its other forms, and all of them."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
 
 
@@ -35,10 +40,28 @@ def published_answer(row: Mapping[str, Any]) -> Any:
     raise KeyError(f"no column {', '.join(COLUMNS)}; the row has {', '.join(map(str, row)) or 'none'}")
 
 
-def golds(row: Mapping[str, Any]) -> list[str]:
-    """Return the final answers of which each is right; one, unless the row's answer is a list. Raises `KeyError`."""
+def published_answers(row: Mapping[str, Any]) -> list[Any]:
+    """Return the answers of which each is right: one, unless the row's is a list, or an object with other forms of it
+    (TriviaQA) or a list of texts (SQuAD).
+
+    Raises `KeyError` for a row without one, and for another object.
+    """
     found = published_answer(row)
-    return [final_answer(one) for one in (found if isinstance(found, list | tuple) else [found])]
+    if not isinstance(found, Mapping):
+        return list(found) if isinstance(found, list | tuple) else [found]
+    inside = [found[name] for name in ALIKE if found.get(name) not in (None, "", [])]
+    if not inside:
+        fields = ", ".join(map(str, found)) or "none"
+        raise KeyError(
+            f'the answer is an object with the fields {fields}; name one by data.answer, "{{column.field}}"'
+        )
+    flat = [one for value in inside for one in (value if isinstance(value, list | tuple) else [value])]
+    return list(dict.fromkeys(map(str, flat)))
+
+
+def golds(row: Mapping[str, Any]) -> list[str]:
+    """Return the final answers of which each is right. Raises as `published_answers` does."""
+    return [final_answer(one) for one in published_answers(row)]
 
 
 def final_answer(published: Any) -> str:
