@@ -460,6 +460,10 @@ def find_recipe(recipe: str | Path) -> Path:
     for candidate in tried:
         if candidate.is_file():
             return candidate
+    if path.suffix == ".toml":
+        raise ConfigError(
+            f"there is no file {str(recipe)!r}; `asyncrl recipes` lists the recipes of the package"
+        )
     known = known_recipes()
     file = path.with_name(f"{path.name}.toml")
     # The recipe of an environment is what somebody looks for who gives only the environment's name.

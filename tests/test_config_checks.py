@@ -81,6 +81,11 @@ def recipe(algo, **sections):
             "staleness_control.enabled: must be false under train.schedule='one_step_off'",
         ),
         (
+            {"preset": "dapo"},
+            {"rollout": {"group_size": 1}},
+            "rollout.group_size: must be above 1 with algo.advantage.name='grpo', which compares the episodes",
+        ),
+        (
             {"preset": "grpo"},
             {"rollout": {"branches": 8}},
             "rollout.branches: must be below rollout.group_size=8, got 8",
@@ -100,6 +105,11 @@ def recipe(algo, **sections):
 def test_what_a_recipe_lacks_is_named(algo, sections, message):
     with pytest.raises(ConfigError, match=message):
         check_objective(recipe(algo, **sections))
+
+
+@pytest.mark.parametrize("preset", ["reinforce_pp", "ppo", "remax", "opd", "sao"])
+def test_objectives_that_compare_no_episodes_take_groups_of_one(preset):
+    check_objective(recipe({"preset": preset}, teacher=TEACHER, rollout={"group_size": 1}))
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))

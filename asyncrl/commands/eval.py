@@ -119,9 +119,11 @@ def run(args: argparse.Namespace) -> int:
     if (given := sum(map(bool, (args.env, args.suite, args.on, args.harness)))) > 1 or not (
         given or args.recipe
     ):
+        unknown = [one for one in args.checkpoint[:1] if not given and not Path(one).exists()]
+        no_run = f"there is no run {unknown[0]!r} here; " if unknown else ""
         raise ConfigError(
-            "eval: give one of --env NAME, --harness NAME, --suite NAME and --on SET; a run's folder (runs/NAME), or "
-            "--recipe RECIPE, needs none, and its own held-out tasks are played"
+            f"eval: {no_run}give one of --env NAME, --harness NAME, --suite NAME and --on SET; a run's folder "
+            "(runs/NAME), or --recipe RECIPE, needs none, and its own held-out tasks are played"
         )
     if args.thinking:
         args.overrides.append(f"model.chat_template_args.enable_thinking={json.dumps(args.thinking == 'on')}")

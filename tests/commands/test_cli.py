@@ -77,6 +77,7 @@ def test_config_shows_where_the_processes_of_a_recipe_go(capsys, monkeypatch):
         (["config", "gridworld_grpo", "algo.preset=grpp"], "unknown preset 'grpp'"),
         (["config", "gridworld_grpo", "env.name=gridwrld"], "unknown environment 'gridwrld'"),
         (["config", "nowhere"], "no recipe 'nowhere'"),
+        (["config", "nowhere.toml"], "there is no file 'nowhere.toml'; `asyncrl recipes` lists"),
         (["config", "gridworld"], "no recipe 'gridworld'; did you mean 'gridworld_grpo'?"),
         (["runs", "nowhere"], "nowhere: no such folder in "),
         (["serve", "rollout"], "serve rollout: needs --model"),

@@ -20,6 +20,7 @@ def parsed(*words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("runs/none",), r"eval: there is no run 'runs/none' here; give one of --env"),
         (("model",), r"give one of --env .* a run's folder \(runs/NAME\), or --recipe RECIPE, needs none"),
         (("model", "other", "--recipe", "gridworld_grpo"), "one checkpoint at a time without --suite"),
         (("model", "--on", "gsm8k", "--env", "gridworld"), "give one of"),
