@@ -15,8 +15,8 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     if recipe.rollout.group_size == 1 and not part:
         name = asked.settings["advantage"]["name"]
         yield (
-            f"rollout.group_size: must be above 1 with algo.advantage.name={name!r}, which compares the episodes of a group "
-            "and learns nothing from one alone, got 1; algo.preset='reinforce_pp' and 'ppo' take 1"
+            f"rollout.group_size: must be above 1 with algo.advantage.name={name!r}, which compares the episodes of a "
+            "group and learns nothing from one alone, got 1; algo.preset='reinforce_pp' and 'ppo' take 1"
         )
     if recipe.buffer.drop_no_signal and part:
         yield (

@@ -1,5 +1,5 @@
-"""The first steps on SmolLM2-135M are those of TRL 1.16's SFTTrainer, and on a small model those of its DPOTrainer and
-KTOTrainer.
+"""The first steps on SmolLM2-135M are those of TRL 1.16's SFTTrainer, DPOTrainer and KTOTrainer, and on a small model
+those of the last two.
 
 What TRL computed stands in `trl_steps.json`, by `trl_steps.py`. SmolLM2 is the one that `asyncrl models get` makes; it
 is looked for in the cache, or where ASYNCRL_TEST_SMOLLM2 says, and not fetched. The small model is made on the spot.
