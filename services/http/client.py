@@ -16,7 +16,7 @@ from aiohttp.payload import Payload
 
 from asyncrl import errors
 from asyncrl.credentials import authorization
-from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, OutageError, UnavailableError
 from asyncrl.tls import client_context
 
 FIRST_PAUSE_S = 0.05
@@ -62,9 +62,9 @@ class Pieces(Payload):
 class HttpClient:
     """A client of one service. It repeats calls through dropped connections and restarts, where they may be repeated.
 
-    retry_s: how long calls without an answer are repeated, as while a service restarts. Each attempt has the call's
-    whole time limit, and as long again as large bodies and answers take to come. Where `url` redirects to another
-    address, later calls go there, until that does not answer.
+    retry_s: how long calls are repeated that get no answer, as while a service restarts, or an `OutageError`, as while
+    its disk is full or fails. Each attempt has the call's whole time limit, and as long again as large bodies and
+    answers take to come. Where `url` redirects to another address, later calls go there, until that does not answer.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
@@ -121,9 +121,11 @@ class HttpClient:
                 self._at = self.url
                 if time.monotonic() >= give_up:
                     raise UnavailableError(f"{self.url}{path}: no answer within {limit_s:g} s") from error
-            except RETRIED as error:
+            except (OutageError, *RETRIED) as error:
                 self._at = self.url
                 left_s = give_up - time.monotonic()
+                if left_s <= 0 and isinstance(error, OutageError):
+                    raise
                 if left_s <= 0:
                     raise UnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
                 await asyncio.sleep(min(pause_s, left_s))
