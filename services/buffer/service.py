@@ -44,7 +44,7 @@ from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map
 from asyncrl.data.memory import return_freed_memory
 from asyncrl.data.token_extras.table import check_files, hold_files
 from asyncrl.disk import as_told, outage
-from asyncrl.errors import AsyncRLError, ConfigError, InputError, OutageError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
 from asyncrl.outage_log import OutageLog
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.access import ROLES
@@ -107,7 +107,6 @@ class BufferService:
         self._puts: list[tuple[Finished, asyncio.Future[PutResult]]] = []
         self._asked: list[tuple[str, str, asyncio.Future[Lease | None]]] = []
         """Workers that ask for a lease, and the names of their calls."""
-        self._outage = OutageLog(log, "leases that end")
         self._refused: Counter[str] = Counter()
         """Groups of each worker that were refused."""
         self.threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="buffer-files")
@@ -288,23 +287,17 @@ class BufferService:
 
     async def reap(self) -> None:
         """Expire leases until cancelled, also through outages of the disk."""
-        last, failing = now_s(), False
+        last, outages = now_s(), OutageLog(log, "leases that end")
         while True:
             await asyncio.sleep(REAP_EVERY_S)
             now = now_s()
-            try:
+            with outages.lived_through():
                 if now - last > REAP_EVERY_S + STALL_S:
                     self.ledger.restart_leases(now)
                 elif self.ledger.expire(now):
                     self.changed()
-            except OutageError as error:
-                # Leases that should end do so a little later.
-                self._outage.failed(error, failing)
-                failing = True
-                continue
-            if failing:
-                self._outage.ended()
-            last, failing = now, False
+                # Not during an outage: no renewals can be written then, either.
+                last = now
 
     async def return_memory(self) -> None:
         """Return what bursts of large groups have left, until cancelled."""
