@@ -78,12 +78,15 @@ def fill_a_batch(service, number=4):
 
 
 def test_the_trainer_waits_for_a_ledger_that_cannot_be_written_and_its_step_counts_once(
-    service, trainer, monkeypatch
+    service, trainer, monkeypatch, caplog
 ):
     fill_a_batch(service)
     first = trainer.take(0, 1.0)
-    with outage(monkeypatch, failing, service) as told:
+    with caplog.at_level(logging.WARNING), outage(monkeypatch, failing, service) as told:
         trainer.commit(1)
+    began, ended = [one.getMessage() for one in caplog.records]
+    assert began.endswith("disk I/O error; nothing was changed; trying again until that ends")
+    assert ended.endswith(f"in which {REFUSALS} attempts failed")
     assert set(told) == {"OutageError"}
     assert len(first) == 2
     status = trainer.stats()
