@@ -1,5 +1,5 @@
-"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help. And
-what puts written files on them.
+"""Disks that cannot be written: full, read-only or over quota. Told apart because a restart does not help. What else of
+the machine a process stands on may fail. And what puts written files on disks.
 
 What a process ran out of, a disk or something else, is its exit code, too: its log may be on the disk that is full, and
 say nothing of it."""
@@ -10,14 +10,31 @@ import contextlib
 import errno
 import os
 import re
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.errors import StorageError
+from asyncrl.errors import AsyncRLError, OutageError, StorageError
 
 ERRNOS = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT})
+FAILING = frozenset({errno.EIO, errno.ESTALE, errno.EREMOTEIO})
+"""A disk, or the server of one, that answers with an error."""
+DATABASE_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
+DATABASE_FAILS = frozenset(
+    {
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Primary result codes of SQLite."""
+FAULTS = (OSError, MemoryError, sqlite3.Error)
+"""What an outage of the machine is raised as; most of the first and last kind are none."""
 PROBE_BYTES = 2**20
 _NUMBER = re.compile(r"\bos error (\d+)\)")
 """How Rust libraries (safetensors, tokenizers) format a system error."""
@@ -130,6 +147,37 @@ def exhausted(error: BaseException) -> Exhausted | None:
         if isinstance(one, OSError) and one.errno in _BY_ERRNO:
             return _BY_ERRNO[one.errno]
     return None
+
+
+def outage(error: BaseException, folder: Path | None = None) -> type[OutageError] | None:
+    """Return as what a caller is told of an error that is this machine's and not the request's; None for all others.
+
+    folder: of the database that the error is about: over a quota, and on a disk that has become read-only, SQLite
+    reports no more than an I/O error.
+    """
+    if isinstance(error, AsyncRLError):
+        return type(error) if isinstance(error, OutageError) else None
+    full, fails = bool(disk_problem(error)), exhausted(error) is not None
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        full = code in DATABASE_FULL or (
+            code == sqlite3.SQLITE_IOERR and folder is not None and bool(unwritable(folder))
+        )
+        fails = code in DATABASE_FAILS
+    elif isinstance(error, OSError):
+        fails = fails or error.errno in FAILING
+    return StorageError if full else OutageError if fails else None
+
+
+def as_told(error: Exception) -> AsyncRLError:
+    """Return the error that a caller is told: the error itself, or the `OutageError` that it is. Raises it where it is
+    neither: a bug."""
+    if isinstance(error, AsyncRLError):
+        return error
+    kind = outage(error)
+    if kind is None:
+        raise error
+    return kind(f"{type(error).__name__}: {error}")
 
 
 def cause_of(code: int, error: str) -> str:

@@ -9,7 +9,8 @@ AsyncRLError
 ├── DeadlineError      a wait ended by its deadline
 ├── StopError          the run ends by its own configuration; a restart would not help
 ├── UnavailableError   the other side cannot serve now; the same call may succeed later
-│   └── StorageError   a disk is full, read-only or over quota; the call may succeed once there is room
+│   └── OutageError    a disk, database, or what else the other side stands on fails; clients repeat the call
+│       └── StorageError  a disk is full, read-only or over quota; the call may succeed once there is room
 └── EpisodeError       an episode failed; carries the class that decides what training does with it
     ├── AgentError
     ├── EnvironmentFailure
@@ -62,7 +63,12 @@ class UnavailableError(AsyncRLError):
         self.retry_after_s = retry_after_s
 
 
-class StorageError(UnavailableError):
+class OutageError(UnavailableError):
+    """What the other side stands on fails: its disk, its database's file, its file descriptors, its memory. The request
+    is not at fault, so that clients repeat it for as long as they do where nobody answers."""
+
+
+class StorageError(OutageError):
     """A disk is full, read-only or over quota. The message names the file or folder; a restart does not help."""
 
 

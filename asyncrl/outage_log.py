@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 from asyncrl.clock import now_s
+from asyncrl.disk import FAULTS, outage
+from asyncrl.errors import OutageError
 
 EVERY_S = 10.0
 """Outages that begin sooner after the last one that was told are counted with the next that is."""
@@ -23,6 +27,8 @@ class OutageLog:
         self._began = 0.0
         self._told_s = float("-inf")
         self._told = False
+        self._again = False
+        """Whether the last time of `lived_through` failed."""
 
     def failed(self, error: BaseException, again: bool) -> None:
         """Note a failed attempt; `again` where this call has failed before."""
@@ -36,6 +42,22 @@ class OutageLog:
         if self._told:
             self._told_s = self._began
             self._log.warning("%s: %s; trying again until that ends", self.what, error)
+
+    @contextlib.contextmanager
+    def lived_through(self) -> Iterator[None]:
+        """Note an outage of this machine that ends what is done inside (`asyncrl.disk.outage`), in place of raising it:
+        for work that is done again and again, where the next time makes up for this one. Not for two at once."""
+        try:
+            yield
+        except (OutageError, *FAULTS) as error:
+            if outage(error) is None:
+                raise
+            self.failed(error, self._again)
+            self._again = True
+            return
+        if self._again:
+            self._again = False
+            self.ended()
 
     def ended(self, worked: bool = True) -> None:
         """Note that a call that had failed has worked, or is given up."""

@@ -2,12 +2,13 @@
 allowed."""
 
 import errno
+import sqlite3
 import subprocess
 
 import pytest
 
-from asyncrl.disk import disk_problem, unwritable
-from asyncrl.errors import StorageError, UnavailableError
+from asyncrl.disk import as_told, disk_problem, outage, unwritable
+from asyncrl.errors import InputError, OutageError, StorageError, UnavailableError
 
 
 def caused(error, cause):
@@ -44,6 +45,53 @@ def test_a_full_disk_is_found_among_causes_and_groups(error):
 )
 def test_only_what_a_disk_refuses_is_a_problem_of_the_disk(error, expected):
     assert disk_problem(error) == expected
+
+
+def of_database(code):
+    error = sqlite3.OperationalError("told by SQLite")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FULL, StorageError),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), StorageError),
+        (of_database(sqlite3.SQLITE_FULL), StorageError),
+        (StorageError("ledger: database or disk is full"), StorageError),
+        (OSError(errno.EIO, "Input/output error"), OutageError),
+        (OSError(errno.EMFILE, "Too many open files"), OutageError),
+        (OSError(errno.EFBIG, "File too large"), OutageError),
+        (MemoryError(), OutageError),
+        (of_database(sqlite3.SQLITE_IOERR | 3 << 8), OutageError),
+        (of_database(sqlite3.SQLITE_BUSY), OutageError),
+        (of_database(sqlite3.SQLITE_CANTOPEN), OutageError),
+        (of_database(sqlite3.SQLITE_ERROR), None),
+        (of_database(sqlite3.SQLITE_CORRUPT), None),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (UnavailableError("full of sessions"), None),
+        (InputError("reward: must be a number"), None),
+        (KeyError("reward"), None),
+    ],
+)
+def test_what_the_machine_lacks_is_an_outage_and_what_a_request_or_a_bug_does_is_none(error, expected):
+    assert outage(error) is expected
+
+
+def test_an_outage_is_told_with_its_cause_and_a_bug_stays_one():
+    told = as_told(OSError(errno.EIO, "Input/output error"))
+    assert (type(told), str(told)) == (OutageError, "OSError: [Errno 5] Input/output error")
+    refused = InputError("reward: must be a number")
+    assert as_told(refused) is refused
+    with pytest.raises(FileNotFoundError):
+        as_told(FileNotFoundError(errno.ENOENT, "No such file"))
+
+
+def test_a_database_on_a_disk_that_has_become_read_only_is_told_apart_from_one_that_fails(small_disk):
+    assert outage(of_database(sqlite3.SQLITE_IOERR), small_disk) is OutageError
+    (small_disk / "large").write_bytes(bytes(900_000))
+    assert outage(of_database(sqlite3.SQLITE_IOERR), small_disk) is StorageError
 
 
 def test_a_disk_is_probed_and_nothing_is_left_on_it(small_disk, tmp_path):

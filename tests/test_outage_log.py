@@ -1,10 +1,12 @@
 """An outage is a line when it begins and one when it is over, with a count."""
 
+import errno
 import logging
 
 import pytest
 
 from asyncrl import outage_log
+from asyncrl.errors import InputError, StorageError
 from asyncrl.outage_log import EVERY_S, OutageLog
 
 LOG = logging.getLogger("asyncrl.test")
@@ -48,3 +50,25 @@ def test_an_outage_that_flickers_is_told_now_and_then_and_loses_no_count(clock, 
     counts = [int(line.split()[-3]) for line in told(caplog) if line.endswith("attempts failed")]
     assert sum(counts) == 31
     assert told(caplog)[-1].startswith("no leases: given up after 0 s")
+
+
+def test_work_that_is_done_again_lives_through_what_the_machine_lacks_and_not_through_a_bug(clock, caplog):
+    outages = OutageLog(LOG, "leases that end")
+    for error in (
+        OSError(errno.ENOSPC, "No space left"),
+        StorageError("ledger: disk is full"),
+        MemoryError(),
+    ):
+        with outages.lived_through():
+            raise error
+    clock[0] += 3.0
+    for _ in range(2):
+        with outages.lived_through():
+            pass
+    assert told(caplog) == [
+        "leases that end: [Errno 28] No space left; trying again until that ends",
+        "leases that end: again after 3 s, in which 3 attempts failed",
+    ]
+    for bug in (FileNotFoundError(errno.ENOENT, "No such file"), KeyError("lease"), InputError("no lease")):
+        with pytest.raises(type(bug)), outages.lived_through():
+            raise bug

@@ -19,8 +19,8 @@ from typing import Protocol
 
 import xxhash
 
-from asyncrl.disk import disk_problem, sync, write_at
-from asyncrl.errors import StorageError, UnavailableError
+from asyncrl.disk import outage, sync, write_at
+from asyncrl.errors import UnavailableError
 
 LARGE_BYTES = 256 * 1024
 """Bodies of this size and more have a file; SQLite is faster for smaller ones."""
@@ -99,7 +99,7 @@ class BodyFiles:
     def write(self, body: bytes, claimed: int | None = None) -> FileBody:
         """Write a body to the disk. claimed: the file that holds it already, see `claim`.
 
-        Raises `StorageError` or `UnavailableError` when a folder does not take it.
+        Raises `OutageError` or `UnavailableError` when a folder does not take it.
         """
         with self._lock:
             if claimed is not None:
@@ -270,5 +270,5 @@ def _synced(path: Path, size: int) -> bytes:
 
 
 def _explained(error: OSError, folder: Path) -> UnavailableError:
-    kind = StorageError if disk_problem(error) else UnavailableError
+    kind = outage(error) or UnavailableError
     return kind(f"group body {error.filename or folder}: {error.strerror}; nothing was changed")

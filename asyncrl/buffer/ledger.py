@@ -289,7 +289,7 @@ class Ledger:
         """Write a large body to its file ahead of `put`, if `put` may accept it. For any thread.
 
         Until `put` has taken it, it is the caller's to `discard`. claimed: the file that holds it already; it is freed
-        if `put` will not accept the group. Raises `StorageError`, `UnavailableError`.
+        if `put` will not accept the group. Raises `OutageError`, `UnavailableError`.
         """
         s, size = self.settings, len({t.rollout for t in group.trajectories})
         accepted = (

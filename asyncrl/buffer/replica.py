@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from asyncrl.buffer.body_files import BodyFiles, FileBody
-from asyncrl.disk import disk_problem, sync
-from asyncrl.errors import ConfigError, StorageError, UnavailableError
+from asyncrl.disk import outage, sync
+from asyncrl.errors import ConfigError, UnavailableError
 
 LEDGER = "ledger.sqlite"
 BODIES = "bodies"
@@ -223,7 +223,7 @@ class Replica:
             raise self._refused(error) from error
 
     def ship(self) -> None:
-        """Append what was committed to the copy. Raises `StorageError`, `UnavailableError` if the place refuses it."""
+        """Append what was committed to the copy. Raises `OutageError`, `UnavailableError` if the place refuses it."""
         try:
             if os.fstat(self._log).st_size <= self._shipped:
                 return
@@ -285,10 +285,7 @@ class Replica:
             )
 
     def _refused(self, error: Exception) -> UnavailableError:
-        full = disk_problem(error) or (
-            isinstance(error, sqlite3.Error) and "full" in str(error) and str(error)
-        )
-        kind = StorageError if full else UnavailableError
+        kind = outage(error) or UnavailableError
         return kind(f"buffer.replica {self.place}: {error}; nothing is acknowledged without it")
 
 

@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 from asyncrl.buffer.body_files import BodyCopy
 from asyncrl.buffer.schema import open_database
-from asyncrl.disk import unwritable
-from asyncrl.errors import StorageError, UnavailableError
+from asyncrl.disk import outage
+from asyncrl.errors import UnavailableError
 
 OUTERMOST = ("BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"])
-REFUSED = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
-"""Primary result codes of a disk that takes no change."""
 NESTED = ("SAVEPOINT inner", "RELEASE inner", ["ROLLBACK TO inner", "RELEASE inner"])
 
 
@@ -67,8 +65,8 @@ class Store:
     def transaction(self) -> Transaction:
         """All or nothing. Nests: an inner one that fails undoes only itself.
 
-        Raises `UnavailableError` when SQLite cannot write (a full or read-only disk); nothing has changed
-        then.
+        Raises `OutageError` when SQLite cannot write (a disk that is full, read-only or failing, a locked file),
+        `UnavailableError` for its other errors; nothing has changed then.
         """
         return Transaction(self)
 
@@ -163,10 +161,5 @@ class Transaction:
         self._store.ended(committed=False, mark=self._mark)
 
     def _explained(self, error: sqlite3.OperationalError) -> UnavailableError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        # Over a quota, and on a disk that has become read-only, SQLite reports no more than an I/O error.
-        refused = code in REFUSED or (
-            code == sqlite3.SQLITE_IOERR and unwritable(Path(self._store.path).parent)
-        )
-        kind = StorageError if refused else UnavailableError
+        kind = outage(error, folder=Path(self._store.path).parent) or UnavailableError
         return kind(f"ledger {self._store.path}: {error}; nothing was changed")

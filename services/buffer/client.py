@@ -176,8 +176,7 @@ class BufferClient:
 
         def read(part: Sequence[bytes | list[int]]) -> list[bytes]:
             return [
-                g if isinstance(g, bytes) else read_body(folder, FileBody(g[0], g[1], g[2])) or b""
-                for g in part
+                g if isinstance(g, bytes) else _read_here(folder, FileBody(g[0], g[1], g[2])) for g in part
             ]
 
         parts = await asyncio.gather(
@@ -302,6 +301,14 @@ def members_of(job: dict[str, Any] | None, role: str, known: Collection[str]) ->
         return set(known)
     found = set(job["joined"][role]) if role else set()
     return found if job["settled"] else found | (set(known) - set(job["left"]))
+
+
+def _read_here(folder: Path, body: FileBody) -> bytes:
+    """Return the bytes of a body; b"" where they cannot be read in this process, and the buffer is to send them."""
+    try:
+        return read_body(folder, body) or b""
+    except OSError:
+        return b""
 
 
 def _write(folder: Path, bodies: Sequence[tuple[int, bytes]]) -> None:

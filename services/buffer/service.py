@@ -43,7 +43,9 @@ from asyncrl.credentials import Credentials, own_credentials
 from asyncrl.data.codec import decode_group, lease_to_map, pack, task_from_map
 from asyncrl.data.memory import return_freed_memory
 from asyncrl.data.token_extras.table import check_files, hold_files
+from asyncrl.disk import as_told, outage
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
+from asyncrl.outage_log import OutageLog
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.access import ROLES
 from asyncrl.services.buffer.hook_routes import add_hook_routes
@@ -279,19 +281,23 @@ class BufferService:
         except AsyncRLError as error:
             return error
         except Exception as error:
+            if outage(error):
+                raise
             return _refused(finished.group.id, error)
 
     async def reap(self) -> None:
-        """Expire leases until cancelled."""
-        last = now_s()
+        """Expire leases until cancelled, also through outages of the disk."""
+        last, outages = now_s(), OutageLog(log, "leases that end")
         while True:
             await asyncio.sleep(REAP_EVERY_S)
             now = now_s()
-            if now - last > REAP_EVERY_S + STALL_S:
-                self.ledger.restart_leases(now)
-            elif self.ledger.expire(now):
-                self.changed()
-            last = now
+            with outages.lived_through():
+                if now - last > REAP_EVERY_S + STALL_S:
+                    self.ledger.restart_leases(now)
+                elif self.ledger.expire(now):
+                    self.changed()
+                # Not during an outage: no renewals can be written then, either.
+                last = now
 
     async def return_memory(self) -> None:
         """Return what bursts of large groups have left, until cancelled."""
@@ -652,8 +658,11 @@ def _finished(group: Group, body: bytes, staged: FileBody | None) -> Finished:
     return Finished(group, body if staged is None else b"", staged)
 
 
-def _refused(group: str, error: Exception) -> InputError:
-    """Return the refusal of a group that makes the service raise what no check has foreseen."""
+def _refused(group: str, error: Exception) -> AsyncRLError:
+    """Return the refusal of a group that makes the service raise what no check has foreseen. What this machine lacks is
+    not the group's fault, nor its worker's."""
+    if outage(error):
+        return as_told(error)
     log.error("group %s is refused: it cannot be dealt with", group, exc_info=error)
     return InputError(f"group {group}: cannot be dealt with: {type(error).__name__}")
 

@@ -16,7 +16,6 @@ or msgpack where the content type says so; the answer is in the same form.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -35,6 +34,7 @@ from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import pack, trajectory_to_map, unpack
 from asyncrl.errors import InputError
 from asyncrl.gateway.api import AgentApi
+from asyncrl.gateway.body import read_body
 from asyncrl.gateway.open_episodes import Episodes, NoEpisode
 from asyncrl.gateway.recorded_episode import parse_spec
 from asyncrl.gateway.sampler import Sampler
@@ -160,13 +160,9 @@ def _packed(request: Request) -> bool:
 
 async def _body(request: Request) -> dict[str, Any]:
     raw = await request.body()
-    if _packed(request):
-        body = unpack(raw)
-    else:
-        try:
-            body = json.loads(raw) if raw else {}
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"body: not valid JSON: {error}") from None
+    if not _packed(request):
+        return read_body(raw) if raw else {}
+    body = unpack(raw)
     if not isinstance(body, dict):
         raise InputError(f"body: must be a map, got {type(body).__name__}")
     return body

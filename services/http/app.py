@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from asyncrl.credentials import Access, Caller, allowed
+from asyncrl.disk import FAULTS, as_told
 from asyncrl.errors import (
     AsyncRLError,
     ConfigError,
@@ -106,9 +107,10 @@ def create_app(
     table = STATUSES | dict(statuses or {})
 
     async def known_error(request: Request, error: Exception) -> JSONResponse:
-        return error_response(error, table)
+        return error_response(as_told(error), table)
 
-    app.add_exception_handler(AsyncRLError, known_error)
+    for kind in (AsyncRLError, *FAULTS):
+        app.add_exception_handler(kind, known_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
@@ -303,8 +305,8 @@ class AccessGuard:
             return _refuse(405, "only POST is allowed", {"Allow": "POST"})
         try:
             return await handler(request)
-        except AsyncRLError as error:
-            return error_response(error, self.statuses)
+        except (AsyncRLError, *FAULTS) as error:
+            return error_response(as_told(error), self.statuses)
         except HTTPException as error:
             return _refuse(error.status_code, error.detail)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,11 @@ from aiohttp.payload import Payload
 
 from asyncrl import errors
 from asyncrl.credentials import authorization
-from asyncrl.errors import AsyncRLError, ConfigError, InputError, UnavailableError
+from asyncrl.errors import AsyncRLError, ConfigError, InputError, OutageError, UnavailableError
+from asyncrl.outage_log import OutageLog
 from asyncrl.tls import client_context
+
+log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
@@ -62,9 +66,9 @@ class Pieces(Payload):
 class HttpClient:
     """A client of one service. It repeats calls through dropped connections and restarts, where they may be repeated.
 
-    retry_s: how long calls without an answer are repeated, as while a service restarts. Each attempt has the call's
-    whole time limit, and as long again as large bodies and answers take to come. Where `url` redirects to another
-    address, later calls go there, until that does not answer.
+    retry_s: how long calls are repeated that get no answer, as while a service restarts, or an `OutageError`, as while
+    its disk is full or fails. Each attempt has the call's whole time limit, and as long again as large bodies and
+    answers take to come. Where `url` redirects to another address, later calls go there, until that does not answer.
     """
 
     def __init__(self, url: str, token: str = "", retry_s: float = 10.0) -> None:
@@ -74,6 +78,7 @@ class HttpClient:
         self.retry_s = retry_s
         self._headers = authorization(token)
         self._session: aiohttp.ClientSession | None = None
+        self._outages = OutageLog(log, "a call")
 
     async def close(self) -> None:
         if self._session is not None:
@@ -97,37 +102,55 @@ class HttpClient:
     ) -> Any:
         give_up = time.monotonic() + self.retry_s if repeat else 0.0
         limit_s = max(0.1, timeout_s) + _transfer_s(data)
-        pause_s = FIRST_PAUSE_S
+        pause_s, failing, worked = FIRST_PAUSE_S, False, False
+        try:
+            while True:
+                try:
+                    answer = await self._once(method, path, data, limit_s)
+                    worked = True
+                    return answer
+                except TimeoutError as error:
+                    self._at = self.url
+                    if time.monotonic() >= give_up:
+                        raise UnavailableError(f"{self.url}{path}: no answer within {limit_s:g} s") from error
+                except (OutageError, *RETRIED) as error:
+                    self._at = self.url
+                    left_s = give_up - time.monotonic()
+                    told = isinstance(error, OutageError)
+                    if left_s <= 0 and told:
+                        raise
+                    if left_s <= 0:
+                        raise UnavailableError(
+                            f"{self.url}{path}: {type(error).__name__}: {error}"
+                        ) from error
+                    if told:
+                        # Who is away is told elsewhere; what a service lacks would be told by nobody.
+                        self._outages.failed(error, failing)
+                        failing = True
+                    await asyncio.sleep(min(pause_s, left_s))
+                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        finally:
+            if failing:
+                self._outages.ended(worked)
+
+    async def _once(self, method: str, path: str, data: bytes | Pieces | None, limit_s: float) -> Any:
+        """Call where the service is, or has moved; return the decoded answer."""
         while True:
             # Other calls may find meanwhile that the service has moved.
             at = self._at
-            try:
-                async with (
-                    asyncio.timeout(limit_s) as limit,
-                    self._open().request(
-                        method, at + path, data=data, timeout=NO_LIMIT, allow_redirects=False
-                    ) as response,
-                ):
-                    if response.status == MOVED:
-                        self._at = self._moved(response, at, path)
-                        continue
-                    if response.content_length:
-                        # How large it is nobody knows before: a batch may have gigabytes.
-                        limit.reschedule(
-                            (limit.when() or 0.0) + response.content_length / SLOWEST_BYTES_PER_S
-                        )
-                    return _decode(response, await response.read(), at + path)
-            except TimeoutError as error:
-                self._at = self.url
-                if time.monotonic() >= give_up:
-                    raise UnavailableError(f"{self.url}{path}: no answer within {limit_s:g} s") from error
-            except RETRIED as error:
-                self._at = self.url
-                left_s = give_up - time.monotonic()
-                if left_s <= 0:
-                    raise UnavailableError(f"{self.url}{path}: {type(error).__name__}: {error}") from error
-                await asyncio.sleep(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            async with (
+                asyncio.timeout(limit_s) as limit,
+                self._open().request(
+                    method, at + path, data=data, timeout=NO_LIMIT, allow_redirects=False
+                ) as response,
+            ):
+                if response.status == MOVED:
+                    self._at = self._moved(response, at, path)
+                    continue
+                if response.content_length:
+                    # How large it is nobody knows before: a batch may have gigabytes.
+                    limit.reschedule((limit.when() or 0.0) + response.content_length / SLOWEST_BYTES_PER_S)
+                return _decode(response, await response.read(), at + path)
 
     def _moved(self, response: aiohttp.ClientResponse, at: str, path: str) -> str:
         """Return where the service is, by the answer from `at`. It may not be called unencrypted when `url` is not."""

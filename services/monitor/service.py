@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse, Response
 from asyncrl.credentials import Access
 from asyncrl.errors import InputError
 from asyncrl.monitor.describe import describe_run, differing_settings
-from asyncrl.monitor.episodes import FILTERS, EpisodeTable
+from asyncrl.monitor.episodes import FILTERS, MAX_ROWS, EpisodeTable
 from asyncrl.monitor.export import exported_page
 from asyncrl.monitor.logs import read_log
 from asyncrl.monitor.observe import RunObserver
@@ -31,6 +31,9 @@ from asyncrl.monitor.tokens import TokenTexts
 from asyncrl.services.http.app import create_app
 
 CONTENT_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:"
+StepNumber = Annotated[int, Query(ge=-(2**53), lt=2**53)]
+RowNumber = Annotated[int, Query(ge=0, lt=2**53)]
+"""Numbers in a query that the tables of trajectories can compare with."""
 SPAN_STEPS = 400
 """Steps of the timeline that a page shows at most."""
 
@@ -126,7 +129,7 @@ def _add_runs(app: FastAPI, monitor: Monitor) -> None:
         }
 
     @app.get("/api/steps")
-    def steps(name: str, keys: str = "", after: int = -1) -> dict[str, list[Any]]:
+    def steps(name: str, keys: str = "", after: StepNumber = -1) -> dict[str, list[Any]]:
         """Columns of the run's metrics; keys: separated by commas."""
         return monitor.reader(name).steps.columns([key for key in keys.split(",") if key], after)
 
@@ -174,8 +177,8 @@ def _add_episodes(app: FastAPI, monitor: Monitor) -> None:
         name: str,
         sort: str = "step",
         descending: bool = True,
-        offset: int = 0,
-        limit: Annotated[int, Query(le=500)] = 50,
+        offset: RowNumber = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50,
     ) -> dict[str, Any]:
         """A page of trajectories; every other parameter is a filter."""
         own = {"name", "sort", "descending", "offset", "limit"}
@@ -187,7 +190,7 @@ def _add_episodes(app: FastAPI, monitor: Monitor) -> None:
         }
 
     @app.get("/api/episode")
-    def episode(name: str, step: int, group: str, index: int) -> dict[str, Any]:
+    def episode(name: str, step: StepNumber, group: str, index: RowNumber) -> dict[str, Any]:
         """One trajectory with its messages, tokens and siblings."""
         reader = monitor.reader(name)
         found = reader.episodes.episode(step, group, index)
@@ -196,6 +199,6 @@ def _add_episodes(app: FastAPI, monitor: Monitor) -> None:
         return reader.tokens.with_texts(found)
 
     @app.get("/api/tree")
-    def tree(name: str, step: int, group: str) -> list[dict[str, Any]]:
+    def tree(name: str, step: StepNumber, group: str) -> list[dict[str, Any]]:
         """The tree of a group's episodes."""
         return monitor.reader(name).episodes.tree(step, group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from asyncrl.env.host import SessionGone
@@ -10,6 +11,8 @@ from asyncrl.env.protocol import Action, ToolCall, tool_call_id
 from asyncrl.errors import ConfigError, InputError, UnavailableError
 from asyncrl.types import Message, Task
 
+MAX_TASK_INDEX = 1_000_000
+"""Tasks are counted up to the one that is asked for."""
 KINDS = ("reset", "step", "state", "close")
 ACTION_SCHEMA: dict[str, Any] = {
     "title": "Turn",
@@ -63,11 +66,13 @@ class WireError(Exception):
         self.code = code
 
 
-def read_message(text: str) -> tuple[str, dict[str, Any]]:
-    """Return a message's type and data. Raises `WireError`."""
+def read_message(text: str | None) -> tuple[str, dict[str, Any]]:
+    """Return a message's type and data. text: None for a message of bytes. Raises `WireError`."""
+    if text is None:
+        raise WireError("INVALID_JSON", "Invalid JSON: messages are text, got bytes")
     try:
-        message = json.loads(text)
-    except ValueError as error:
+        message = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
         raise WireError("INVALID_JSON", f"Invalid JSON: {error}") from error
     if not isinstance(message, dict) or message.get("type") not in KINDS:
         given = message.get("type") if isinstance(message, dict) else message
@@ -76,6 +81,14 @@ def read_message(text: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(data, dict):
         raise WireError("VALIDATION_ERROR", f"data: must be an object, got {data!r:.100}")
     return message["type"], data
+
+
+def _finite(text: str) -> float:
+    """Return a number that JSON has, as what is answered may quote it. Raises `ValueError`."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.20} is no number")
+    return number
 
 
 def reset_task(data: dict[str, Any], name: str) -> Task | tuple[str, int | None]:
@@ -90,6 +103,8 @@ def reset_task(data: dict[str, Any], name: str) -> Task | tuple[str, int | None]
     for key, value in (("seed", seed), ("task_index", index)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise InputError(f"{key}: must be an integer from 0, got {value!r:.100}")
+    if index is not None and index > MAX_TASK_INDEX:
+        raise InputError(f"task_index: must be at most {MAX_TASK_INDEX}, got {index!s:.100}")
     if split not in ("train", "heldout"):
         raise InputError(f"split: must be train or heldout, got {split!r:.100}")
     if not isinstance(data.get("data", {}), dict):

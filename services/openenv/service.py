@@ -9,7 +9,9 @@ A WebSocket at `/ws` is one session, in OpenEnv's protocol: `reset`, `step`, `st
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
 import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -103,28 +105,38 @@ class Facade:
         connection = Connection(self)
         try:
             while True:
-                text = await websocket.receive_text()
-                answer = await connection.answer(text)
+                message = await websocket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                answer = await connection.answer(message.get("text"))
                 if answer is None:
                     break
-                await websocket.send_json(answer)
+                # In ASCII: what an environment quotes may hold half a surrogate pair, which no UTF-8 has.
+                await websocket.send_text(json.dumps(answer))
             await websocket.close()
         except WebSocketDisconnect:
             pass
         finally:
             await connection.end()
 
-    def task(self, data: dict[str, Any]) -> Task:
+    async def task(self, data: dict[str, Any]) -> Task:
         """Return the task that a reset asks for. Raises `InputError`."""
         chosen = reset_task(data, self.name)
         if isinstance(chosen, Task):
             return chosen
         split, index = chosen
-        tasks = self._train if index is None else self.env_class.tasks(split, self.name, **self.config)
-        task = next(itertools.islice(tasks, index or 0, None), None)
+        if index is None:
+            task = next(self._train, None)
+        else:
+            # Counting up to it may take a while, during which other sockets are answered.
+            task = await asyncio.to_thread(self._counted, split, index)
         if task is None:
             raise InputError(f"task_index: split {split!r} has no task {index}")
         return task
+
+    def _counted(self, split: str, index: int) -> Task | None:
+        tasks = self.env_class.tasks(split, self.name, **self.config)
+        return next(itertools.islice(tasks, index, None), None)
 
 
 class Connection:
@@ -135,8 +147,8 @@ class Connection:
         self.session: HostedSession | None = None
         self.steps, self.over = 0, True
 
-    async def answer(self, text: str) -> dict[str, Any] | None:
-        """Return the answer to one message, None to `close`."""
+    async def answer(self, text: str | None) -> dict[str, Any] | None:
+        """Return the answer to one message, None to `close`. text: None for one that is bytes."""
         try:
             kind, data = read_message(text)
             if kind == "close":
@@ -155,7 +167,7 @@ class Connection:
 
     async def _reset(self, data: dict[str, Any]) -> dict[str, Any]:
         await self.end()
-        task = self.facade.task(data)
+        task = await self.facade.task(data)
         self.session = await self.facade.host.open(task, self.facade.config)
         self.steps, self.over = 0, False
         opened = self.session.opened

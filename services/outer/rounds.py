@@ -86,9 +86,9 @@ class Rounds:
         A run replaces an earlier one with its number. Raises `ConfigError` for other terms than the first member's.
         """
         with self._lock:
+            self._check_terms(message)
             if self.terms is None:
                 self._use(message.terms)
-            self._check_terms(message)
             replaced = [
                 run
                 for run, other in self.members.items()
@@ -230,8 +230,10 @@ class Rounds:
         ]
 
     def _check_terms(self, message: Join) -> None:
-        assert self.terms is not None
-        for key, agreed in self.terms.model_dump().items():
+        """Raise `ConfigError` where a member cannot take part under the terms that hold, or under its own as the first
+        one: terms of a member that is refused must not bind others."""
+        terms = self.terms or message.terms
+        for key, agreed in terms.model_dump().items():
             given = message.terms.model_dump()[key]
             if given == agreed:
                 continue
@@ -241,8 +243,8 @@ class Rounds:
                     "train the same model in the same number of fragments"
                 )
             raise ConfigError(f"outer.{key}: the other members have {agreed}, got {given}")
-        if message.member >= self.terms.members:
-            raise ConfigError(f"outer.member: must be below {self.terms.members}, got {message.member}")
+        if message.member >= terms.members:
+            raise ConfigError(f"outer.member: must be below {terms.members}, got {message.member}")
 
     def _is_founder(self, run: str) -> bool:
         """True when this run's weights are those to begin with."""

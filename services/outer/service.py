@@ -9,6 +9,7 @@ started again on its folder goes on where it was: what it had acknowledged count
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,13 @@ from fastapi import FastAPI, Request, Response
 from asyncrl.credentials import Access, Credentials
 from asyncrl.data.codec import pack
 from asyncrl.http_checks import MSGPACK
+from asyncrl.outage_log import OutageLog
 from asyncrl.services.buffer.messages import read
 from asyncrl.services.http.app import add_hot_route, create_app, serve
 from asyncrl.services.outer.messages import PART_BYTES, FromMember, Join, Look, Part, Put, Read
 from asyncrl.services.outer.rounds import Rounds
+
+log = logging.getLogger("asyncrl.outer")
 
 LOOK_S = 0.1
 TICK_S = 0.5
@@ -35,9 +39,11 @@ def create_outer_app(rounds: Rounds, access: Access) -> FastAPI:
     """Return the HTTP app."""
 
     async def close_overdue() -> None:
+        outages = OutageLog(log, "rounds that end")
         while True:
             await asyncio.sleep(TICK_S)
-            await asyncio.to_thread(rounds.close_overdue)
+            with outages.lived_through():
+                await asyncio.to_thread(rounds.close_overdue)
 
     app = create_app(
         "asyncrl outer", access, {"": {"trainer"}}, MAX_BODY_BYTES, background={"deadlines": close_overdue}

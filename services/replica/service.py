@@ -22,8 +22,8 @@ from asyncrl.buffer.body_files import FileBody
 from asyncrl.buffer.replica import BODIES, EPOCH, LEDGER, FolderPlace, newest_generation
 from asyncrl.credentials import Access, Credentials
 from asyncrl.data.codec import pack
-from asyncrl.disk import disk_problem
-from asyncrl.errors import ConflictError, InputError, StorageError, UnavailableError
+from asyncrl.disk import outage
+from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.http_checks import MSGPACK
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.buffer.messages import read
@@ -181,7 +181,7 @@ def _on_disk(act: Callable[[Any], Any], message: Message) -> Any:
     try:
         return act(message)
     except OSError as error:
-        kind = StorageError if disk_problem(error) else UnavailableError
+        kind = outage(error) or UnavailableError
         raise kind(f"the replica cannot be written: {error}") from error
 
 

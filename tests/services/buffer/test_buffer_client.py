@@ -32,6 +32,7 @@ from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService, ThreadService
 from tests.credentials import RUN, TOKEN
+from tests.waiting import START_S
 
 LARGE = LARGE_BYTES // 26 + 100
 """Tokens of each of two trajectories that make a body large."""
@@ -55,7 +56,7 @@ def with_client(service, act, token=None):
     async def run():
         client = BufferClient(service.url, token)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(START_S):
                 return await act(client)
         finally:
             await client.close()
@@ -137,13 +138,15 @@ def test_errors_come_back_as_their_classes(service):
     with_client(service, act)
 
 
-def test_a_full_disk_of_the_buffer_is_distinguished_from_an_outage(service):
+def test_a_disk_that_stays_full_is_told_once_the_time_for_outages_is_over(service):
     async def act(client):
         await client.add_tasks(tasks(2))
         one = await client.lease("w", 0)
         service.ledger._store.execute("PRAGMA max_page_count=8")
+        impatient = BufferClient(service.url, retry_s=0.2)
         with pytest.raises(StorageError, match="database or disk is full; nothing was changed"):
-            await client.put(group(one, length=8_000))
+            await impatient.put(group(one, length=8_000))
+        await impatient.close()
         service.ledger._store.execute("PRAGMA max_page_count=100000")
         return await client.put(group(one, length=8_000))
 
@@ -526,7 +529,7 @@ def test_a_worker_speaks_for_itself_only_and_cannot_do_what_the_trainer_does(tmp
 @pytest.mark.parametrize("by_file", [True, False])
 def test_sixteen_episodes_of_64k_tokens_with_their_experts_are_put_and_taken(tmp_path, by_file):
     """48 layers with 8 experts of each token: 419 MB, of which the buffer once took 268."""
-    service = ThreadService(tmp_path, groups_per_step=1, group_size=16)
+    service = ThreadService(tmp_path, groups_per_step=1, group_size=16, lease_s=START_S)
     length = 65_536
     experts = np.broadcast_to(np.arange(8, dtype=np.uint8), (length - 1, 48, 8))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -36,6 +37,8 @@ ERRORS = {
     "full": UnavailableError("full", retry_after_s=3),
     "own": Teapot("short and stout"),
     "bug": ZeroDivisionError("secret"),
+    "no disk": OSError(errno.EIO, "Input/output error"),
+    "no file": FileNotFoundError(errno.ENOENT, "secret"),
 }
 
 
@@ -98,6 +101,8 @@ def closed_service(tmp_path):
         ("stale", 409, "StaleError", "old"),
         ("full", 503, "UnavailableError", "full"),
         ("own", 418, "ConflictError", "short and stout"),
+        ("no%20disk", 503, "OutageError", "OSError: [Errno 5] Input/output error"),
+        ("no%20file", 500, "InternalError", "unexpected FileNotFoundError; see the service's log"),
         ("bug", 500, "InternalError", "unexpected ZeroDivisionError; see the service's log"),
     ],
 )

@@ -1,5 +1,8 @@
 """Rounds of an outer optimizer over HTTP: who is waited for, what counts once, and what a restart finds."""
 
+import logging
+import resource
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from asyncrl.services.outer.rounds import FOUNDER_S, Rounds
 from asyncrl.services.outer.tensors import decode, encode
 from tests.credentials import RUN
 from tests.services.outer.served import SHAPES, A, B, C, Served, weights, whole
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -43,6 +47,26 @@ def test_only_the_first_member_gives_its_weights_until_it_is_silent(served):
     second.send(1, 0, whole(b=[[2.0, 2.0]]), start=True)
     assert first.send(1, 0, whole(b=[[1.0, 1.0]]), start=True).repeated
     assert (weights(first, 0), weights(first, 1)) == ([2.0, 2.0], [[2.0, 2.0]])
+
+
+def test_a_step_that_cannot_be_written_when_its_time_is_over_is_taken_once_later(served, caplog):
+    first = served.member(A)
+    served.member(B, 1)
+    first.send(0, 2, whole(a=[1.0, 1.0]))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # No file of this process takes a byte.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with caplog.at_level(logging.WARNING):
+            served.clock.now += served.settings.wait_timeout_s
+            wait_until(lambda: "rounds that end: " in caplog.text, served.app.thread.is_alive)
+            assert served.rounds.status()["rounds"] == [0, 0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    wait_until(lambda: served.rounds.status()["rounds"] == [1, 0], served.app.thread.is_alive)
+    assert weights(first, wanted=1) == [-1.0, -1.0]
+    served.again()
+    assert weights(served.member(A), wanted=1) == [-1.0, -1.0]
 
 
 def test_a_lost_member_costs_one_deadline_and_is_waited_for_again_when_it_is_back(served):
