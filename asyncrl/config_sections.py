@@ -519,9 +519,6 @@ class TrainConfig(Section):
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined or its engine started again; 0 compares none."""
-    commitments: Seldom[bool] = False
-    """Have engines commit to the hidden states that tokens are sampled from, and compare these with the trainer's own;
-    a worker whose groups do not fit is quarantined (docs/scaling.md)."""
 
     @property
     def ranks_each(self) -> int:

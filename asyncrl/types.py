@@ -62,11 +62,6 @@ IMAGES = "images"
 sampled."""
 
 
-COMMITMENTS = "commitments"
-"""Key of `Trajectory.extras`: the engine's, as bytes, to the hidden states that the sampled tokens came from: one after
-the other, each for the next few (`algo.commitments`)."""
-
-
 NEXT_STATES = "next_states"
 """Key of `Trajectory.extras`: the `NextStates` of an exploiter whose turns are rewarded by the other side's critic
 (`policies.NAME.minimax`)."""

@@ -89,6 +89,8 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
 """What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""
 SEAMS = (
     "asyncrl/train/loop/callbacks.py",
+    "asyncrl/train/features/sampled_check.py",
+    "asyncrl/weights/vllm_hooks.py",
     "asyncrl/rollout/group.py",
     "asyncrl/buffer/lease_hooks.py",
     "asyncrl/data/token_extras/",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -22,7 +23,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "train.commitments",
-            recipe.train.commitments,
+            value_at(recipe, "train.commitments"),
             "false",
             "the first stage has no final hidden states",
         ),

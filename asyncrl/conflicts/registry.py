@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncrl.conflicts import (
     base_model,
-    commitments,
     critic,
     engine_nodes,
     evaluation,
@@ -46,7 +45,6 @@ FEATURES: tuple[Conflicts, ...] = (
     keep_kv.CONFLICTS,
     quantization.CONFLICTS,
     router_replay.CONFLICTS,
-    commitments.CONFLICTS,
     evaluation.CONFLICTS,
     tasks.CONFLICTS,
     policies.CONFLICTS,

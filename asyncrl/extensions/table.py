@@ -35,6 +35,7 @@ SEAMS = frozenset(
         "run_monitors",
         "conflicts",
         "trainer_callbacks",
+        "sampled_checks",
         "engine_parts",
         "strategies",
         "episode_ends",
@@ -44,6 +45,7 @@ SEAMS = frozenset(
         "token_extras",
         "past_versions",
         "engine_hooks",
+        "engine_processes",
         "engine_additions",
         "commands",
     }
@@ -74,6 +76,8 @@ class Row:
     """Its fields of a trajectory's wire form (token extras)."""
     provides: tuple[str, ...] = ()
     """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
+    own_engine: bool = False
+    """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 
     def wanted(self, given: Any) -> bool:
         """Return whether a run asks for it. given: what the seam asks with.

@@ -4,8 +4,8 @@ It adds the weight-transfer backend `shared_file`, what keeps the KV cache acros
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
 rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
 `vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
-(`vllm_images`). The hidden states that tokens are sampled from are recorded where asked for (`vllm_commitments`), and
-so are the sequences that a version samples (`vllm_sampled`).
+(`vllm_images`). The sequences that a version samples are recorded where asked for (`vllm_sampled`), and extensions
+change what their `engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -19,6 +19,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from asyncrl.extensions.table import rows
 from asyncrl.kv_blocks import on_x86
 from asyncrl.process_hooks import die_with_parent
 from asyncrl.weights import vllm_sampled
@@ -35,8 +36,6 @@ BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
-RECORD_STATES = "ASYNCRL_RECORD_STATES"
-"""Environment variable that it sets for an engine that commits to the hidden states of sampled tokens."""
 RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
 """Environment variable that it sets for an engine that records the experts of each token."""
 WEIGHTS_DIR = "ASYNCRL_WEIGHTS_DIR"
@@ -63,11 +62,10 @@ def register() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
-    if RECORD_STATES in os.environ:
-        # Before the CPU's runner takes over what this changes.
-        from asyncrl.weights.vllm_commitments import record_states
-
-        record_states()
+    # Before the CPU's runner takes over what these change.
+    for row in rows("engine_processes"):
+        if row.wanted(os.environ):
+            row.load()()
     if current_platform.is_cpu():
         from asyncrl.weights.vllm_cpu import (
             allow_short_blocks,

@@ -56,9 +56,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         batch_invariant=engine.batch_invariant,
         kv_offload_gib=engine.kv_offload_gib,
         record_experts=config.train.router_replay,
-        record_states=config.train.commitments,
-        # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.
-        keep_sampled=config.train.old_policy == "interrupt" and bool(args.weights_dir),
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.

@@ -47,8 +47,7 @@ from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH
-from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, RECORD_STATES, STAGES, WEIGHTS_DIR
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
+from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, STAGES, WEIGHTS_DIR
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -95,10 +94,6 @@ class EngineOptions:
     """Host memory for KV blocks that leave the GPU."""
     record_experts: bool = False
     """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
-    record_states: bool = False
-    """Whether it commits to the hidden states of sampled tokens (`train.commitments`)."""
-    keep_sampled: bool = False
-    """Whether it keeps the sequences that each version samples (`train.old_policy` is "interrupt")."""
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -243,11 +238,6 @@ def build_env(
         env[STAGES] = str(options.pipeline_parallel)
     if options.record_experts:
         env[RECORD_EXPERTS] = "1"
-    if options.record_states:
-        # vLLM's second model runner, for GPUs, does not keep the states where they are recorded.
-        env.update({RECORD_STATES: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"})
-    if options.keep_sampled:
-        env[KEEP_SAMPLED] = "1"
     for one in options.additions:
         env.update(one.variables)
     if sockets:

@@ -26,6 +26,12 @@ OF_THE_RECIPE = ("task_plans", "task_shares", "checks", "engine_additions", "epi
 """Seams that ask with the recipe itself."""
 
 
+def environment_of(config):
+    """Return the variables that extensions add to an engine's environment."""
+    asked = [row.load()(config, True) for row in rows("engine_additions") if row.wanted(config)]
+    return {name: value for one in asked for name, value in one.variables.items()}
+
+
 def asked_with(config):
     """Return what each seam asks with."""
     settings = resolve_settings(config.algo)
@@ -34,6 +40,8 @@ def asked_with(config):
     )
     return {
         "trainer_callbacks": run,
+        "sampled_checks": run,
+        "engine_processes": environment_of(config),
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
         "lease_hooks": LeaseContext(config),
@@ -94,6 +102,10 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "engine_additions", "speculation"),
+        ({"train": {"commitments": True}}, "engine_additions", "commitments"),
+        ({"train": {"commitments": True}}, "engine_processes", "commitments"),
+        ({"train": {"commitments": True}}, "sampled_checks", "commitments"),
+        ({"train": {"old_policy": "interrupt"}}, "engine_additions", "old_policy"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),

@@ -12,15 +12,15 @@ import psutil
 import pytest
 import torch
 
-from asyncrl.algo.commitments import tokens_of
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.extensions.commitments.commitment import COMMITMENTS, tokens_of
+from asyncrl.extensions.commitments.findings import differences
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.features.commitment_check import differences
 from asyncrl.train.models.checkpoint_form import checkpoint_form
 from asyncrl.train.models.loading import Matching, load_policy
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
-from asyncrl.types import COMMITMENTS, Group, Status, Task
+from asyncrl.types import Group, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.credentials import AUTHORIZED
 from tests.engines import ENGINE, serving

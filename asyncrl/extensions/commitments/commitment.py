@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+COMMITMENTS = "commitments"
+"""Key of `Trajectory.extras`: the engine's, as bytes, to the hidden states that the sampled tokens came from: one after
+the other, each for the next few."""
 CHUNK_TOKENS = 32
 """Tokens of one commitment at most."""
 MAX_VALUES = 128

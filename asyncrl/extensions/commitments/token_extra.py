@@ -1,4 +1,4 @@
-"""The engine's commitments to the hidden states that the sampled tokens came from (`asyncrl.algo.commitments`).
+"""The engine's commitments to the hidden states that the sampled tokens came from (`commitment`).
 
 They are byte strings, one after the other, each for the next few sampled tokens.
 """
@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.algo.commitments import tokens_of
 from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Tokens
 from asyncrl.errors import InputError
-from asyncrl.types import COMMITMENTS
+from asyncrl.extensions.commitments.commitment import COMMITMENTS, tokens_of
 
 
 class CommitmentsCollector:

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.algo.commitments import Difference, difference, tokens_of
+from asyncrl.extensions.commitments.commitment import COMMITMENTS, Difference, difference, tokens_of
+from asyncrl.train.features.logprob_check import Computed
 from asyncrl.train.step.step_batch import StepBatch
-from asyncrl.types import COMMITMENTS
-
-States = dict[int, np.ndarray]
-"""By row, the states [S,H] float32 before its sampled tokens; NaN where they were not computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,11 @@ ALLOWED = {
 here."""
 
 
-def examine(batch: StepBatch, states: States) -> list[tuple[str, int, int, float, float, float]]:
-    """Return the fields of a `Finding` for each group with something to say. On the first rank."""
+def examine(batch: StepBatch, states: Computed) -> list[tuple[str, int, int, float, float, float]]:
+    """Return the fields of a `Finding` for each group with something to say. On the first rank.
+
+    states: by row those [S,H] before its sampled tokens, NaN where they were not computed.
+    """
     checked: dict[int, list[Difference]] = {}
     missing: dict[int, int] = {}
     for row in batch.fresh_rows:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.commitments.settings import CommitmentsConfig
 from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from committing to hidden states that the trainer can compute again."""
-    if not recipe.train.commitments:
+    if not recipe.section(CommitmentsConfig).commitments:
         return
     speculative, quantization = value_at(recipe, "engine.speculative.method"), recipe.engine.quantization
     yield from ruled_out(

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.algo.commitments import commit
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import InputError
-from asyncrl.train.features.commitment_check import ALLOWED, Finding, examine, unfit, unfit_reason
+from asyncrl.extensions.commitments.commitment import commit
+from asyncrl.extensions.commitments.findings import ALLOWED, Finding, examine, unfit, unfit_reason
+from asyncrl.extensions.commitments.trainer import CommitmentCheck
 from asyncrl.train.features.logprob_check import Tolerance, compare
 from asyncrl.train.features.sampled_check import SampledCheck
 from asyncrl.train.loop.trainer import Trainer
@@ -39,7 +40,7 @@ def committed(engine, played, token_ids=lambda t: t.token_ids):
 
 def findings(engine, groups, folder=None):
     batch, states = build_step_batch(groups, 3, 1), {}
-    compare(engine, batch, Tolerance(), SETTINGS, folder, states=states)
+    compare(engine, batch, Tolerance(), SETTINGS, folder, outputs={"states": states})
     return [Finding(*one) for one in examine(batch, states)]
 
 
@@ -130,9 +131,11 @@ def test_a_liar_with_the_right_log_probabilities_is_quarantined_for_its_commitme
         }
     )
     objective, world = build_objective(config.algo), Forged(engine, other)
-    check = SampledCheck(config, None)
+    commitments = CommitmentCheck()
+    check = SampledCheck(config, None, [commitments])
     trainer = Trainer(config, engine, objective, AuxiliaryModels(objective), world, world, callbacks=[check])
     assert trainer.run() == 3
     stats = world.ledger.stats()
     assert (stats["quarantined"], stats["trained"], stats["version"]) == (["liar"], 6, 3)
-    assert check.commitments[0].num_checked > 0
+    assert commitments.found[0].num_checked > 0
+    assert check.metrics(3)["commitment_check/checked"] > 0

@@ -1,4 +1,4 @@
-"""Recording the hidden states that tokens are sampled from, as an engine's commitments (`asyncrl.algo.commitments`).
+"""Recording the hidden states that tokens are sampled from, as an engine's commitments (`commitment`).
 
 vLLM's model runner keeps the states it makes the logits of between the forward pass and sampling. There they are read,
 for requests that ask for it. Only the largest entries of each chunk are kept, and those leave the engine's process when
@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.commitments import CHUNK_TOKENS, encode, num_values
+from asyncrl.extensions.commitments.commitment import CHUNK_TOKENS, COMMITMENTS, encode, num_values
 from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
+from asyncrl.weights.vllm_receiver import add_call
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -80,7 +81,7 @@ class States:
 
 
 def record_states() -> None:
-    """Have vLLM's model runner record the states of requests that ask for it."""
+    """Have vLLM's model runner record the states of requests that ask for it, and its workers hand them out."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     sample: Any = GPUModelRunner.sample_tokens
@@ -95,6 +96,7 @@ def record_states() -> None:
         return sample(self, *rest)
 
     setattr(GPUModelRunner, "sample_tokens", sample_tokens)  # noqa: B010 - mypy forbids to assign it
+    add_call("commitments_take", commitments_take)
 
 
 def states_of(runner: Any) -> States:
@@ -103,7 +105,12 @@ def states_of(runner: Any) -> States:
     return found
 
 
-class Commitments(EngineHook):
+def commitments_take(worker: Any, key: str, num_tokens: int) -> list[Chunk]:
+    """Return what was recorded in a worker of the hidden states of a request's tokens."""
+    return states_of(worker.model_runner).take(key, num_tokens)
+
+
+class CommittedStates(EngineHook):
     """Answers with commitments, of an engine that records states."""
 
     async def read(self, engine: Engine, asked: Asked) -> None:
@@ -121,7 +128,7 @@ class Commitments(EngineHook):
             num_tokens = len(final.outputs[0].token_ids)
             # The ranks of an engine have the same states.
             chunks, *_ = await engine.collective_rpc("commitments_take", args=(key, num_tokens))
-            answer["commitments"] = commitments_of(chunks)
+            answer[COMMITMENTS] = commitments_of(chunks)
 
 
 def commitments_of(chunks: list[Chunk]) -> list[bytes]:

@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 
-from asyncrl.algo import commitments
-from asyncrl.algo.commitments import CHUNK_TOKENS, MAX_BYTES, PRIME, commit, difference, encode, tokens_of
+from asyncrl.extensions.commitments import commitment
+from asyncrl.extensions.commitments.commitment import (
+    CHUNK_TOKENS,
+    MAX_BYTES,
+    PRIME,
+    commit,
+    difference,
+    encode,
+    tokens_of,
+)
 
 
 def drawn(num_tokens=32, width=4096, seed=0):
@@ -27,12 +35,12 @@ def test_places_that_meet_in_the_field_are_kept_apart_by_a_smaller_modulus():
 
 def test_every_number_of_the_field_but_0_has_its_inverse():
     numbers = np.arange(1, PRIME)
-    assert (numbers * commitments._inverses()[1:] % PRIME == 1).all()
+    assert (numbers * commitment._inverses()[1:] % PRIME == 1).all()
 
 
 def test_values_are_rounded_to_the_nearest_bfloat16_and_ties_to_even():
     bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF], np.uint32).view(np.float32)
-    assert commitments._bfloat16(bits).tolist() == [0x3F80, 0x3F82, 0x3F81, 0x3F80]
+    assert commitment._bfloat16(bits).tolist() == [0x3F80, 0x3F82, 0x3F81, 0x3F80]
 
 
 def test_32_tokens_of_a_large_model_take_258_bytes_and_one_for_their_number():
@@ -47,7 +55,7 @@ def test_of_a_narrow_model_one_entry_in_sixteen_is_committed_to():
 
 def test_own_states_fit_exactly_and_rounded_ones_nearly():
     states = drawn()
-    assert difference(commit(states), states) == commitments.Difference(0.0, 0.0, 0.0)
+    assert difference(commit(states), states) == commitment.Difference(0.0, 0.0, 0.0)
     noisy = states * (1 + np.float32(1e-3) * drawn(seed=1))
     found = difference(commit(states), noisy)
     assert found.exponents < 0.03
@@ -63,14 +71,14 @@ def test_a_mantissa_that_is_off_counts_in_units_of_its_last_bit():
     # One entry of 16 is committed to: 1.0 against 1 + 3/128.
     states, other = np.zeros((1, 16), np.float32), np.zeros((1, 16), np.float32)
     states[0, 4], other[0, 4] = 1.0, 1 + 3 / 128
-    assert difference(commit(states), other) == commitments.Difference(0.0, 3.0, 3.0)
+    assert difference(commit(states), other) == commitment.Difference(0.0, 3.0, 3.0)
     assert difference(commit(states), -states).exponents == 1.0
     assert difference(commit(states), 4 * states).exponents == 1.0
 
 
 def test_a_commitment_to_fewer_entries_than_the_states_ask_for_fits_nowhere():
     states = drawn(2, 64)
-    places = commitments.largest(states)[:4]
+    places = commitment.largest(states)[:4]
     assert difference(encode(2, places, states.ravel()[places]), states).exponents == 1.0
 
 
