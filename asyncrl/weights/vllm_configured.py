@@ -19,7 +19,6 @@ from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.vllm_addresses import Addresses
 from asyncrl.weights.vllm_hooks import EngineHook
 from asyncrl.weights.vllm_plugin import MACHINES, RECORD_EXPERTS, WEIGHTS_DIR
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 from asyncrl.weights.vllm_served import Served
 from asyncrl.weights.vllm_swap import Loader, Swap
 
@@ -42,7 +41,6 @@ CORE = (
         place=20,
     ),
     Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
-    Row(path="asyncrl.weights.vllm_interruptions:Interruptions", asked=(KEEP_SAMPLED,), place=40),
     Row(path="asyncrl.weights.vllm_images:Images", place=80),
     Row(path="asyncrl.weights.vllm_experts:RecordedExperts", asked=(RECORD_EXPERTS,), place=83),
 )

@@ -4,8 +4,7 @@ It adds the weight-transfer backend `shared_file`, what keeps the KV cache acros
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
 rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
 `vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
-(`vllm_images`). The sequences that a version samples are recorded where asked for (`vllm_sampled`), and extensions
-change what their `engine_processes` say.
+(`vllm_images`). Extensions change what their `engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -22,14 +21,12 @@ from typing import Any, TypeVar
 from asyncrl.extensions.table import rows
 from asyncrl.kv_blocks import on_x86
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.weights import vllm_sampled
 from asyncrl.weights.vllm_images import (
     VISION,
     keep_images_of_running_requests,
     serve_without_torchvision,
 )
 from asyncrl.weights.vllm_prefixes import add_to_engine_core
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 
 T = TypeVar("T")
 BACKEND = "shared_file"
@@ -108,8 +105,6 @@ def register() -> None:
 
         quantize_at_start(scheme)
     add_to_engine_core()
-    if KEEP_SAMPLED in os.environ:
-        vllm_sampled.add_to_engine_core(int(os.environ[STARTED_BY_US]))
     if os.environ.get(VISION):
         keep_images_of_running_requests()
     if BACKEND not in WeightTransferEngineFactory._registry:

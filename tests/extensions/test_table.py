@@ -106,6 +106,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"train": {"commitments": True}}, "engine_processes", "commitments"),
         ({"train": {"commitments": True}}, "sampled_checks", "commitments"),
         ({"train": {"old_policy": "interrupt"}}, "engine_additions", "old_policy"),
+        ({"train": {"old_policy": "interrupt"}}, "engine_processes", "old_policy"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.old_policy.vllm_sampled import KEEP_SAMPLED
 from asyncrl.weights.vllm_addresses import Address, Addresses, address_of
 from asyncrl.weights.vllm_configured import CAPABILITIES, LORA, POLICIES, hooks_of, served_from_environment
 from asyncrl.weights.vllm_hooks import EngineHook, having
 from asyncrl.weights.vllm_plugin import MACHINES, RECORD_EXPERTS, WEIGHTS_DIR
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 from asyncrl.weights.vllm_served import Served
 
 CORE = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncrl.config import Config
+from asyncrl.extensions.old_policy.vllm_sampled import KEEP_SAMPLED
 from asyncrl.services.engine.additions import Addition
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 
 
 def keeping(config: Config, publishes: bool) -> Addition:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from asyncrl.extensions.old_policy.sampled import Sequence, sequences_from_list, without_prefixes
 from asyncrl.weights.carrier import ask_each
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.sampled import Sequence, sequences_from_list, without_prefixes
 
 log = logging.getLogger("asyncrl.weights")
 

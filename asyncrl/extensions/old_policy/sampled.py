@@ -1,6 +1,6 @@
 """The sequences in which one version has sampled tokens, for a trainer that scores them before it leaves the version.
 
-An engine keeps them (`asyncrl.weights.vllm_sampled`), of whoever asked it: players, agents behind the gateway, clients.
+An engine keeps them (`vllm_sampled`), of whoever asked it: players, agents behind the gateway, clients.
 """
 
 from __future__ import annotations

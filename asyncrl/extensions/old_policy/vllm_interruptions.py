@@ -1,7 +1,7 @@
 """Interruptions: generation is paused before there are new weights, for what the old ones have sampled.
 
 `weights/interrupt` {limit_s, finish_requests} -> generation is paused until the next commit, for `limit_s` at most; the
-                    version and the sequences in which it has sampled tokens (`asyncrl.weights.vllm_sampled`)
+                    version and the sequences in which it has sampled tokens (`vllm_sampled`)
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.extensions.old_policy.vllm_sampled import RENEW_SAMPLED, SAMPLED
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.vllm_hooks import Engine, EngineHook, Route
-from asyncrl.weights.vllm_sampled import RENEW_SAMPLED, SAMPLED
 from asyncrl.weights.vllm_served import pause_mode
 from asyncrl.weights.vllm_swap import PauseMode, pause
 

@@ -1,4 +1,4 @@
-"""Keeping what a version has sampled in vLLM's engine process (`asyncrl.weights.sampled`).
+"""Keeping what a version has sampled in vLLM's engine process (`sampled`).
 
 The scheduler has the tokens of all requests and sees each of them end. Requests with images are left out: their tokens
 alone do not say what the model read.
@@ -6,24 +6,26 @@ alone do not say what the model read.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from asyncrl.weights.sampled import SampledSequences, sequences_to_list
+from asyncrl.extensions.old_policy.sampled import SampledSequences, sequences_to_list
+from asyncrl.weights.vllm_plugin import STARTED_BY_US
 
 KEEP_SAMPLED = "ASYNCRL_KEEP_SAMPLED"
-"""Environment variable that `asyncrl serve engine` sets for an engine that keeps them."""
+"""Environment variable of an engine that keeps them."""
 SAMPLED = "asyncrl_sampled"
 RENEW_SAMPLED = "asyncrl_renew_sampled"
-"""The methods that the plugin adds to vLLM's engine core, and that the server calls while generation is paused."""
+"""The methods that this adds to vLLM's engine core, and that the server calls while generation is paused."""
 _KEPT = "asyncrl_sampled_sequences"
 
 
-def add_to_engine_core(base_version: int) -> None:
-    """Have vLLM's schedulers keep sequences, of `base_version` at first."""
+def keep_sequences() -> None:
+    """Have vLLM's schedulers keep sequences, of the version that the engine starts with at first."""
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCore
 
-    free = Scheduler._free_request
+    base_version, free = int(os.environ[STARTED_BY_US]), Scheduler._free_request
 
     def free_request(self: Any, request: Any, *given: Any, **named: Any) -> Any:
         if _is_text(request):

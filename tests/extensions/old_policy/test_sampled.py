@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.weights import sampled
-from asyncrl.weights.sampled import (
+from asyncrl.extensions.old_policy import sampled
+from asyncrl.extensions.old_policy.sampled import (
     SampledSequences,
     Sequence,
     sequences_from_list,
