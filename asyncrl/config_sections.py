@@ -513,9 +513,6 @@ class TrainConfig(Section):
     quantized_forward: Seldom[bool] = True
     """Round in the trainer's forward passes as engines with `engine.quantization` do. False for comparison: the policy
     that samples is then another one than that which is trained."""
-    router_replay: Seldom[bool] = False
-    """For mixtures of experts: engines record the experts that each token was routed to, and the trainer's forward
-    passes use these, with gate weights of its own routers (docs/engine-and-trainer.md)."""
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined or its engine started again; 0 compares none."""

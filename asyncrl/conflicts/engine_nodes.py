@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -39,7 +40,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "train.router_replay",
-            recipe.train.router_replay,
+            value_at(recipe, "train.router_replay"),
             "false",
             "experts are recorded in the memory of one machine",
         ),

@@ -17,7 +17,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         f"with engine.pipeline_parallel={stages}",
         (
             "train.router_replay",
-            recipe.train.router_replay,
+            value_at(recipe, "train.router_replay"),
             "false",
             "each stage knows the experts of its own layers alone",
         ),

@@ -40,10 +40,7 @@ def may_share(config: Config) -> bool:
 
 def _keeping(config: Config) -> list[str]:
     """Return the extensions by which an engine keeps something for the trainer of one run."""
-    found = ["router_replay"] if config.train.router_replay else []
-    return found + [
-        row.extension for row in rows("engine_additions") if row.own_engine and row.wanted(config)
-    ]
+    return [row.extension for row in rows("engine_additions") if row.own_engine and row.wanted(config)]
 
 
 class SharedEngine:

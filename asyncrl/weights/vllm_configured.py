@@ -18,7 +18,7 @@ from asyncrl.extensions.table import Row, merged
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.vllm_addresses import Addresses
 from asyncrl.weights.vllm_hooks import EngineHook
-from asyncrl.weights.vllm_plugin import MACHINES, RECORD_EXPERTS, WEIGHTS_DIR
+from asyncrl.weights.vllm_plugin import MACHINES, WEIGHTS_DIR
 from asyncrl.weights.vllm_served import Served
 from asyncrl.weights.vllm_swap import Loader, Swap
 
@@ -42,7 +42,6 @@ CORE = (
     ),
     Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
     Row(path="asyncrl.weights.vllm_images:Images", place=80),
-    Row(path="asyncrl.weights.vllm_experts:RecordedExperts", asked=(RECORD_EXPERTS,), place=83),
 )
 CAPABILITIES = merged("engine_hooks", CORE)
 """In the order in which the hooks are called. What asks for one is the environment."""

@@ -3,7 +3,7 @@
 It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
 rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
-`vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
+`vllm_punica`. Vision models load without torchvision
 (`vllm_images`). Extensions change what their `engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
@@ -33,8 +33,6 @@ BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
-RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
-"""Environment variable that it sets for an engine that records the experts of each token."""
 WEIGHTS_DIR = "ASYNCRL_WEIGHTS_DIR"
 """Environment variable: this machine's folder of weights."""
 MACHINES = "ASYNCRL_ENGINE_MACHINES"
@@ -71,7 +69,6 @@ def register() -> None:
             rotate_heads_by_torch,
             sleep_between_messages,
         )
-        from asyncrl.weights.vllm_experts import record_experts
         from asyncrl.weights.vllm_norms import normalise_by_kernels
 
         keep_weights_live()
@@ -81,8 +78,6 @@ def register() -> None:
         cache_no_states()
         if on_x86():
             allow_short_blocks()
-        if RECORD_EXPERTS in os.environ:
-            record_experts()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if os.environ.get(VISION):
             serve_without_torchvision()

@@ -156,12 +156,12 @@ MODULES = (
     "asyncrl.weights.vllm_cpu",
     "asyncrl.weights.vllm_direct_writes",
     "asyncrl.weights.vllm_executor",
-    "asyncrl.weights.vllm_experts",
     "asyncrl.weights.vllm_int8",
     "asyncrl.weights.vllm_machines",
     "asyncrl.weights.vllm_plugin",
     "asyncrl.weights.vllm_receiver",
     "asyncrl.weights.vllm_routes",
+    "asyncrl.extensions.router_replay.vllm_experts",
     "asyncrl.extensions.sleep.vllm_sleep",
     "asyncrl.extensions.speculation.vllm_speculation",
 )

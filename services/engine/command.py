@@ -55,7 +55,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         quantization=engine.quantization,
         batch_invariant=engine.batch_invariant,
         kv_offload_gib=engine.kv_offload_gib,
-        record_experts=config.train.router_replay,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.

@@ -47,7 +47,7 @@ from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH
-from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, STAGES, WEIGHTS_DIR
+from asyncrl.weights.vllm_plugin import ENGINE_URL, STAGES, WEIGHTS_DIR
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -92,8 +92,6 @@ class EngineOptions:
     batch_invariant: bool = False
     kv_offload_gib: float = 0.0
     """Host memory for KV blocks that leave the GPU."""
-    record_experts: bool = False
-    """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -153,8 +151,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
         modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
         command += ["--lora-target-modules", *modules]
-    if options.record_experts:
-        command += ["--enable-return-routed-experts"]
     if options.max_model_len >= LONG_CONTEXT:
         # Each turn hashes all of its context, beside the scheduler: half of SHA-256's time.
         command += ["--prefix-caching-hash-algo", "xxhash"]
@@ -236,8 +232,6 @@ def build_env(
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
     if options.pipeline_parallel > 1:
         env[STAGES] = str(options.pipeline_parallel)
-    if options.record_experts:
-        env[RECORD_EXPERTS] = "1"
     for one in options.additions:
         env.update(one.variables)
     if sockets:

@@ -22,7 +22,10 @@ SLEEP = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}, "bu
 PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": {"preset": "grpo"}})
 
 
-OF_THE_RECIPE = ("task_plans", "task_shares", "checks", "engine_additions", "episode_ends", "run_monitors")
+OF_THE_RECIPE = (
+    "task_plans", "task_shares", "checks", "model_checks", "forward_changes", "engine_additions", "episode_ends",
+    "run_monitors",
+)  # fmt: skip
 """Seams that ask with the recipe itself."""
 
 
@@ -45,10 +48,7 @@ def asked_with(config):
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
         "lease_hooks": LeaseContext(config),
-        **dict.fromkeys(
-            ("task_plans", "task_shares", "checks", "engine_additions", "episode_ends", "run_monitors"),
-            config,
-        ),
+        **dict.fromkeys(OF_THE_RECIPE, config),
         "ledger_hooks": LedgerSettings.of(config, 0),
     }
 
@@ -106,6 +106,10 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"train": {"commitments": True}}, "engine_processes", "commitments"),
         ({"train": {"commitments": True}}, "sampled_checks", "commitments"),
         ({"train": {"old_policy": "interrupt"}}, "engine_additions", "old_policy"),
+        ({"train": {"router_replay": True}}, "engine_additions", "router_replay"),
+        ({"train": {"router_replay": True}}, "engine_processes", "router_replay"),
+        ({"train": {"router_replay": True}}, "forward_changes", "router_replay"),
+        ({"train": {"router_replay": True}}, "model_checks", "router_replay"),
         ({"train": {"old_policy": "interrupt"}}, "engine_processes", "old_policy"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),

@@ -29,7 +29,12 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         ("train.sequence_parallel", train.sequence_parallel > 1, "1", "both divide the heads over ranks"),
         ("train.optimizer", train.optimizer == "muon", "another one", "Muon needs whole matrices"),
-        ("train.router_replay", train.router_replay, "false", "models with experts are not divided"),
+        (
+            "train.router_replay",
+            value_at(recipe, "train.router_replay"),
+            "false",
+            "models with experts are not divided",
+        ),
         ("lora.rank", recipe.lora.rank > 0, "0", "adapters are not divided"),
         (
             "engine.quantization",

@@ -12,7 +12,6 @@ from typing import Any
 from asyncrl.algo.registry import did_you_mean
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.signature import top_level_names
-from asyncrl.buffer.body_files import MAX_GROUP_BYTES
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
@@ -52,9 +51,6 @@ from asyncrl.weights.transports.nixl.agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
-MIB = 2**20
-TOKEN_BYTES = 16
-"""The bytes of a token in a group: its id, log-probability, version and mask."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 
@@ -129,7 +125,9 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     check_extensions(config, alone)
     described = check_model("model.path", config.model.path, config)
     _check_whole(described, "model.path", config.model.path)
-    check_group_size(config, described)
+    for row in rows("model_checks"):
+        if row.wanted(config):
+            row.load()(config, described)
     if config.sft.data:
         check_supervised(config)
     notes = check_turn_format(config, tools)
@@ -310,27 +308,6 @@ def _check_whole(description: Mapping[str, Any], key: str, path: str) -> None:
             f"{key}: {path!r} is quantised ({quantized.get('quant_method')}), and its engine could not load the whole "
             "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
             "dequantize=True in its quantization_config. engine.quantization rounds while sampling"
-        )
-
-
-def check_group_size(config: Config, description: Mapping[str, Any]) -> None:
-    """Refuse groups that the buffer would not take: the experts of each token are the most of them.
-
-    Raises `ConfigError`.
-    """
-    text = description.get("text_config") or description
-    chosen, layers = text.get("num_experts_per_tok", 0), text.get("num_hidden_layers", 0)
-    if not config.train.router_replay or not chosen:
-        return
-    experts = text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0
-    token_bytes = TOKEN_BYTES + chosen * layers * (1 if experts <= 256 else 2)
-    needed = config.rollout.group_size * config.max_tokens * token_bytes
-    if needed > MAX_GROUP_BYTES:
-        most = MAX_GROUP_BYTES // (token_bytes * config.rollout.group_size)
-        raise ConfigError(
-            f"train.router_replay: a group of rollout.group_size={config.rollout.group_size} episodes of "
-            f"engine.max_model_len={config.engine.max_model_len} tokens with their experts has {needed / MIB:.0f} MiB, "
-            f"and the buffer takes {MAX_GROUP_BYTES / MIB:.0f}; have smaller groups, or at most {most:,} tokens"
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.router_replay.settings import RouterReplayConfig
 from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from recording experts that the trainer can use."""
-    if not recipe.train.router_replay:
+    if not recipe.section(RouterReplayConfig).router_replay:
         return
     yield from ruled_out(
         "for train.router_replay=true",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asyncrl.extensions.router_replay.token_extra import EXPERTS
 from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
 
 if TYPE_CHECKING:
@@ -37,14 +38,18 @@ class RecordedExperts(EngineHook):
         experts = final.outputs[0].routed_experts
         if asked.request.get(ROUTED_FROM) is not None and experts is not None:
             narrow = np.ascontiguousarray(experts, experts.dtype.newbyteorder("<"))
-            answer["routed_experts"] = {
+            answer[EXPERTS] = {
                 "dtype": narrow.dtype.str, "shape": list(narrow.shape), "data": narrow.tobytes()
             }  # fmt: skip
 
 
 def record_experts() -> None:
-    """Let vLLM's CPU backend start with `--enable-return-routed-experts`."""
+    """Let vLLM's CPU backend start with `--enable-return-routed-experts`; on GPUs it does."""
     from vllm.config import VllmConfig
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
 
     verify: Any = VllmConfig._verify_aux_output_compatibility
 

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.data.token_extras.experts import OWN_CHOICE
+from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.router_replay.token_extra import EXPERTS, OWN_CHOICE
+from asyncrl.train.models.forward_change import ForwardChange
 from asyncrl.train.models.policy import Extras
-from asyncrl.types import EXPERTS, Trajectory
+from asyncrl.types import Trajectory
 
 KEYWORD = "replayed_experts"
 """The argument [B,T,layers,K] by which the trunk hands its layers the experts of their tokens."""
@@ -111,6 +113,21 @@ class RouterReplay:
                 f"train.router_replay: {self.name} does not hand its layers what they would replay; set it to false"
             )
         model.train(training)
+
+
+class Replayed(ForwardChange):
+    """Has a model's routers take recorded experts."""
+
+    follows_records = True
+
+    def apply(self, model: Any, path: str, text_alone: bool) -> RouterReplay:
+        """See `ForwardChange`."""
+        return RouterReplay(model)
+
+
+def replaying(config: Config) -> Replayed:
+    """Return the change of a run with `train.router_replay`."""
+    return Replayed()
 
 
 class _Router:

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.data.token_extras.experts import OWN_CHOICE
 from asyncrl.errors import ConfigError
-from asyncrl.train.models import router_replay
-from asyncrl.train.models.loading import Matching, load_policy
+from asyncrl.extensions.router_replay.replay import FORMS, Replayed
+from asyncrl.extensions.router_replay.token_extra import OWN_CHOICE
+from asyncrl.train.models.loading import load_policy
 from asyncrl.train.models.prefix_tree import tree_of, uses_prefix_trees
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.models import EXPERTS, save_deepseek, save_experts
 from tests.train.factories import group
 from tests.train.gradients import INNER
 
-REPLAY = Matching(router_replay=True)
+REPLAY = (Replayed(),)
 SHAPE = (4, 24, 2, 2)
 """Rows, tokens, layers and experts of a token."""
 
@@ -33,7 +33,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def qwen(folders):
-    return load_policy(str(folders / "qwen3_moe"), "float32", matching=REPLAY)
+    return load_policy(str(folders / "qwen3_moe"), "float32", changes=REPLAY)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_gate_weights_are_those_of_the_given_experts():
     experts = torch.tensor([[2, 1]])
     router = torch.nn.Module()
     router.norm_topk_prob, router.routed_scaling_factor = True, 2.5
-    weights = [form(logits, experts, router)[0].tolist() for form in router_replay.FORMS]
+    weights = [form(logits, experts, router)[0].tolist() for form in FORMS]
     # exp(logits) is 1, 2, 3, 4, and their sigmoids are 1/2, 2/3, 3/4, 4/5.
     assert weights[0] == pytest.approx([3 / 5, 2 / 5])
     assert weights[1] == pytest.approx([3 / 10, 2 / 10])
@@ -101,7 +101,7 @@ def test_gate_weights_are_those_of_the_given_experts():
 
 @pytest.mark.parametrize("family", [*EXPERTS, "deepseek_v3"])
 def test_a_models_own_choice_changes_nothing_and_another_one_is_taken(folders, rows, family):
-    policy = load_policy(str(folders / family), "float32", matching=REPLAY)
+    policy = load_policy(str(folders / family), "float32", changes=REPLAY)
     own, plain = own_choice(policy, rows), logp(policy, rows)
     assert bool((own != OWN_CHOICE).any())
     # The order of a token's experts says nothing.
@@ -115,7 +115,7 @@ def test_a_models_own_choice_changes_nothing_and_another_one_is_taken(folders, r
 
 def test_rounding_moves_tokens_to_other_experts_and_replay_keeps_them(folders, qwen, rows):
     """What float32 computed, seen by a bfloat16 model."""
-    coarse = load_policy(str(folders / "qwen3_moe"), "bfloat16", matching=REPLAY)
+    coarse = load_policy(str(folders / "qwen3_moe"), "bfloat16", changes=REPLAY)
     ids = torch.randint(5, 500, (5, *SHAPE[:2]), generator=torch.Generator().manual_seed(0))
     batches = [(part, torch.ones_like(part, dtype=torch.bool)) for part in ids]
     errors = {"without": [], "with": []}
@@ -144,7 +144,7 @@ def test_gradients_are_the_same_with_shared_prefixes_and_with_checkpointing(fold
     # Rows that share 16 tokens and the experts of six.
     assert len(tree_of(*rows).token_ids) == 4 * 24 - 16
     assert len(tree_of(*rows, [experts]).token_ids) == 4 * 24 - 6
-    checkpointed = load_policy(str(folders / "qwen3_moe"), "float32", True, matching=REPLAY)
+    checkpointed = load_policy(str(folders / "qwen3_moe"), "float32", True, changes=REPLAY)
     assert uses_prefix_trees(qwen.model)
     shared = gradient(qwen, rows, experts)
     again = gradient(checkpointed, rows, experts)
@@ -161,7 +161,7 @@ def test_gradients_are_the_same_with_shared_prefixes_and_with_checkpointing(fold
 
 def test_a_model_without_experts_is_refused(tiny_model):
     with pytest.raises(ConfigError, match="has no routers; set it to false"):
-        load_policy(tiny_model, "float32", matching=REPLAY)
+        load_policy(tiny_model, "float32", changes=REPLAY)
 
 
 def test_recorded_experts_are_padded_and_their_lack_is_an_error(qwen):

@@ -13,8 +13,10 @@ import numpy as np
 from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Tokens
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.types import EXPERTS
 
+EXPERTS = "routed_experts"
+"""Key of `Trajectory.extras`: [R,layers,K] uint8 or uint16, the experts to which the engine routed each of the first R
+tokens. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
 DTYPES = ("|u1", "<u2")
 OWN_CHOICE = -1
 """In place of an expert: the router chooses by itself."""
