@@ -319,9 +319,6 @@ class EngineConfig(Section):
     weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
     for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
-    quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
-    """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
-    weights (docs/engine-and-trainer.md)."""
     batch_invariant: Seldom[bool] = False
     """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
     for GPUs alone."""
@@ -510,9 +507,6 @@ class TrainConfig(Section):
     """How tokens are scored under the versions that sampled them, for objectives that read it: by copies in the
     trainer, by a process that scores groups while others are still being sampled, or by the trainer before each
     update, for which engines pause and say what they have sampled (docs/algorithms/proximal.md)."""
-    quantized_forward: Seldom[bool] = True
-    """Round in the trainer's forward passes as engines with `engine.quantization` do. False for comparison: the policy
-    that samples is then another one than that which is trained."""
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined or its engine started again; 0 compares none."""

@@ -50,7 +50,6 @@ ABSENT = (
     "asyncrl.train.parts.self_teacher",
     "asyncrl.train.parts.snapshots",
     "asyncrl.train.parts.teacher",
-    "asyncrl.train.models.quantized_forward",
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",

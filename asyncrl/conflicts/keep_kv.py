@@ -21,4 +21,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(sections=section_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield a cache whose images would be of older weights."""
+    if recipe.engine.keep_kv:
+        yield "engine.keep_kv"
+
+
+CONFLICTS = Conflicts(sections=section_problems, with_images=with_images)

@@ -16,4 +16,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(sections=section_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield that all weights of a vision model are trained."""
+    if recipe.lora.rank:
+        yield "lora.rank"
+
+
+CONFLICTS = Conflicts(sections=section_problems, with_images=with_images)

@@ -102,6 +102,8 @@ class Conflicts:
 
     sections: Callable[[Recipe], Iterator[str]] = none
     """Between keys of different sections, whenever a configuration is read."""
+    with_images: Callable[[Recipe], Iterator[str]] = none
+    """Where the policy reads images, once its model is known. Yields keys that must be left at their defaults."""
     policies: Callable[[ManyPolicies], Iterator[str]] = none
     """Between the recipe's own policy and further ones, each of which is without conflicts."""
     objective: Callable[[Recipe, Asked], Iterator[str]] = none

@@ -48,6 +48,7 @@ SEAMS = frozenset(
         "past_versions",
         "engine_hooks",
         "engine_processes",
+        "weight_conversions",
         "engine_additions",
         "commands",
     }

@@ -45,8 +45,6 @@ STAGES = "ASYNCRL_ENGINE_STAGES"
 """Environment variable: into how many stages its layers are split, where they are."""
 ENGINE_URL = "ASYNCRL_ENGINE_URL"
 """Environment variable: the server's address, as others are told it."""
-QUANTIZATION = "ASYNCRL_QUANTIZATION"
-"""Environment variable with the scheme by which an engine quantises (`asyncrl.weights.quantization`)."""
 
 
 def register() -> None:
@@ -95,10 +93,6 @@ def register() -> None:
         if STARTED_BY_US in os.environ:
             fork_engine_processes(current_platform)
             inspect_models_in_place()
-    if scheme := os.environ.get(QUANTIZATION):
-        from asyncrl.weights.vllm_quantization import quantize_at_start
-
-        quantize_at_start(scheme)
     add_to_engine_core()
     if os.environ.get(VISION):
         keep_images_of_running_requests()

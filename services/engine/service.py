@@ -42,7 +42,7 @@ from asyncrl.services.engine.machines import (
     machine_variables,
     network_variables,
 )
-from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
+from asyncrl.services.engine.numerics import check_numerics, numerics_variables
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
@@ -87,8 +87,6 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
-    quantization: str = "off"
-    """How linear layers compute, see `asyncrl.weights.quantization`."""
     batch_invariant: bool = False
     kv_offload_gib: float = 0.0
     """Host memory for KV blocks that leave the GPU."""
@@ -123,6 +121,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     `--logprobs-mode` reports the log-probabilities of the distribution that was sampled from, which is the behavior
     policy.
     """
+    check_numerics(options)
     module = "asyncrl.weights.vllm_follower" if options.machine.follows else "asyncrl.weights.vllm_api_server"
     command = [
         *(sys.executable, "-m", module),
@@ -136,7 +135,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *machine_arguments(options.machine),
-        *numerics_arguments(options),
         *kv_offload_arguments(options.kv_offload_gib),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),

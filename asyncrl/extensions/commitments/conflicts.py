@@ -13,7 +13,9 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps engines from committing to hidden states that the trainer can compute again."""
     if not recipe.section(CommitmentsConfig).commitments:
         return
-    speculative, quantization = value_at(recipe, "engine.speculative.method"), recipe.engine.quantization
+    speculative, quantization = (
+        value_at(recipe, f"engine.{key}") for key in ("speculative.method", "quantization")
+    )
     yield from ruled_out(
         "for train.commitments=true",
         (

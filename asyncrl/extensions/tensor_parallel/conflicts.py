@@ -38,7 +38,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ("lora.rank", recipe.lora.rank > 0, "0", "adapters are not divided"),
         (
             "engine.quantization",
-            recipe.engine.quantization != "off",
+            value_at(recipe, "engine.quantization") != "off",
             "'off'",
             "each rank would round its own part",
         ),
@@ -60,4 +60,10 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield ranks that have no part of a vision tower."""
+    if recipe.train.tensor_parallel > 1:
+        yield "train.tensor_parallel"
+
+
+CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems, with_images=with_images)

@@ -16,8 +16,9 @@ from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
-from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
+from asyncrl.config_sections import SCRIPTED, is_loaded
 from asyncrl.conflicts.between import check_policy_objectives
+from asyncrl.conflicts.registry import FEATURES
 from asyncrl.env.config_check import (
     check_environment,
     check_place,
@@ -307,7 +308,7 @@ def _check_whole(description: Mapping[str, Any], key: str, path: str) -> None:
         raise ConfigError(
             f"{key}: {path!r} is quantised ({quantized.get('quant_method')}), and its engine could not load the whole "
             "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
-            "dequantize=True in its quantization_config. engine.quantization rounds while sampling"
+            "dequantize=True in its quantization_config. Engines can round while sampling (docs/engine-and-trainer.md)"
         )
 
 
@@ -329,22 +330,8 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
     """Refuse a policy that reads images together with what does not take them along. Raises `ConfigError`."""
     if "vision_config" not in description:
         return
-    blind = {
-        "lora.rank": bool(config.lora.rank),
-        "engine.keep_kv": config.engine.keep_kv,
-        "engine.quantization": config.engine.quantization != "off",
-        "train.offload_activations": config.train.offload_activations,
-        "train.sequence_parallel": config.train.sequence_parallel > 1,
-        "train.tensor_parallel": config.train.tensor_parallel > 1,
-        "train.old_policy": config.train.old_policy != "trainer",
-        "reference.path": is_url(config.reference.path),
-        "teacher.path": is_url(config.teacher.path) or config.teacher.path == SELF_TEACHER,
-    }
-    for key, given in blind.items():
-        if given:
-            raise ConfigError(
-                f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)"
-            )
+    for key in (key for one in FEATURES for key in one.with_images(config)):
+        raise ConfigError(f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)")
 
 
 def check_supervised(config: Config) -> None:

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.weights.quantization import LAYERS, is_quantized, quantize
+from asyncrl.extensions.quantization.rounding import LAYERS, is_quantized, quantize
+from asyncrl.extensions.quantization.settings import QuantizationConfig
+from asyncrl.train.models.forward_change import ForwardChange
 
 
 class _RoundedLinear(torch.autograd.Function):
@@ -72,3 +75,23 @@ def quantize_forward(model: nn.Module, scheme: str) -> None:
 
 def _forward(module: nn.Linear, scheme: str, x: Tensor) -> Tensor:
     return _RoundedLinear.apply(x, module.weight, module.bias, scheme)
+
+
+class Quantized(ForwardChange):
+    """Has a model's linear layers round by a scheme."""
+
+    follows_records = False
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+
+    def apply(self, model: Any, path: str, text_alone: bool) -> None:
+        """See `ForwardChange`."""
+        if not text_alone:
+            raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
+        quantize_forward(model, self.scheme)
+
+
+def quantizing(config: Config) -> Quantized:
+    """Return the change of a run with quantised engines."""
+    return Quantized(config.section(QuantizationConfig).quantization)

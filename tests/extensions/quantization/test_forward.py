@@ -5,9 +5,10 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.models.loading import Matching, load_policy
-from asyncrl.train.models.quantized_forward import quantize_forward
-from asyncrl.weights.quantization import quantization_config, quantize, quantized_checkpoint
+from asyncrl.extensions.quantization.engine import quantization_config
+from asyncrl.extensions.quantization.forward import Quantized, quantize_forward
+from asyncrl.extensions.quantization.rounding import quantize, quantized_checkpoint
+from asyncrl.train.models.loading import load_policy
 from tests.models import save_deepseek, save_experts
 
 
@@ -64,7 +65,7 @@ def test_a_checkpoint_is_quantised_as_the_forward_pass_is(tiny_model):
     assert {name for name in saved if name not in layers} == {
         name for name, tensor in found.items() if tensor.dtype.is_floating_point and "_scale" not in name
     }
-    policy = load_policy(tiny_model, "float32", matching=Matching(quantization="int8"))
+    policy = load_policy(tiny_model, "float32", changes=[Quantized("int8")])
     name = "model.layers.1.mlp.down_proj"
     module = policy.model.get_submodule(name)
     # A token whose numbers are whole is not rounded.
@@ -76,10 +77,10 @@ def test_a_checkpoint_is_quantised_as_the_forward_pass_is(tiny_model):
 
 
 def test_models_with_other_layers_are_refused(tmp_path):
-    quantized = Matching(quantization="int8")
+    quantized = [Quantized("int8")]
     save_experts("qwen3_moe", tmp_path / "experts")
     with pytest.raises(ConfigError, match=r"engine.quantization: Qwen3MoeForCausalLM has more .*experts"):
-        load_policy(str(tmp_path / "experts"), "float32", matching=quantized)
+        load_policy(str(tmp_path / "experts"), "float32", changes=quantized)
     save_deepseek(tmp_path / "latent")
     with pytest.raises(ConfigError, match=r"engine.quantization: DeepseekV3ForCausalLM has more .*q_a_proj"):
-        load_policy(str(tmp_path / "latent"), "float32", matching=quantized)
+        load_policy(str(tmp_path / "latent"), "float32", changes=quantized)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.weights.quantization import quantized_checkpoint
-from asyncrl.weights.vllm_plugin import QUANTIZATION
+from asyncrl.extensions.quantization.rounding import quantized_checkpoint
+from asyncrl.extensions.quantization.settings import VARIABLE
 
 FP8_GPU = 89
 """Compute capability from which on GPUs multiply eight-bit floats."""
@@ -21,14 +21,15 @@ def quantized_as_published(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield published tensors quantised, on the device of the worker."""
     moved = ((name, tensor.to(device)) for name, tensor in tensors)
-    return quantized_checkpoint(moved, os.environ[QUANTIZATION])
+    return quantized_checkpoint(moved, os.environ[VARIABLE])
 
 
-def quantize_at_start(scheme: str) -> None:
+def quantize_at_start() -> None:
     """Have vLLM quantise what it reads of a model's folder."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
 
+    scheme = os.environ[VARIABLE]
     read: Any = DefaultModelLoader.get_all_weights
 
     def get_all_weights(self: Any, model_config: Any, model: Any) -> Iterator[tuple[str, Tensor]]:

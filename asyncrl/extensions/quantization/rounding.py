@@ -7,7 +7,6 @@ the linear layers of attention and MLP stays as it is: embeddings, norms and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,21 +43,3 @@ def quantized_checkpoint(tensors: Iterable[tuple[str, Tensor]], scheme: str) -> 
             yield f"{layer}.weight_scale", scales
         else:
             yield name, tensor
-
-
-def quantization_config(scheme: str) -> dict[str, Any]:
-    """Return what such a checkpoint has as `quantization_config` in its `config.json`."""
-    form = {"num_bits": 8, "type": "int" if scheme == "int8" else "float", "symmetric": True}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "int-quantized" if scheme == "int8" else "float-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "weights": form | {"strategy": "channel", "dynamic": False},
-                "input_activations": form | {"strategy": "token", "dynamic": True},
-            }
-        },
-        "ignore": ["lm_head"],
-    }
