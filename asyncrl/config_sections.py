@@ -319,15 +319,9 @@ class EngineConfig(Section):
     weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
     for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
-    batch_invariant: Seldom[bool] = False
-    """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
-    for GPUs alone."""
     keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
-    kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
-    """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
-    new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
     extra_args: Seldom[Annotated[list[str], AfterValidator(_ranks_by_keys)]] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them. Those that decide how many GPUs
     an engine takes are refused: they have keys, which its placement counts."""

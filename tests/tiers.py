@@ -67,7 +67,6 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/engine/test_engine_int8.py": ENGINE,
     "tests/services/engine/test_engine_lora.py": ENGINE,
     "tests/services/engine/test_engine_machines.py": ENGINE,
-    "tests/services/engine/test_kv_offload.py": ENGINE,
     "tests/extensions/sleep/test_switch.py": ("asyncrl/extensions/sleep/", *ENGINE),
     "tests/extensions/speculation/": ("asyncrl/extensions/speculation/", *ENGINE),
     "tests/services/outer/": ("services/outer/", *TRAINER),

@@ -33,12 +33,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "the machines of an engine get whole files from each other",
         ),
         (
-            "engine.kv_offload_gib",
-            engine.kv_offload_gib > 0,
-            "0",
-            "the ranks share blocks in the memory of one machine",
-        ),
-        (
             "train.router_replay",
             value_at(recipe, "train.router_replay"),
             "false",

@@ -22,4 +22,10 @@ def with_images(recipe: Recipe) -> Iterator[str]:
         yield "lora.rank"
 
 
-CONFLICTS = Conflicts(sections=section_problems, with_images=with_images)
+def untried(recipe: Recipe) -> Iterator[str]:
+    """Yield what nobody has run with it."""
+    if recipe.lora.rank and recipe.engine.pipeline_parallel > 1:
+        yield "lora.rank with engine.pipeline_parallel"
+
+
+CONFLICTS = Conflicts(sections=section_problems, with_images=with_images, untried=untried)

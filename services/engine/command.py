@@ -52,8 +52,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         base_version=args.base_version,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,
-        batch_invariant=engine.batch_invariant,
-        kv_offload_gib=engine.kv_offload_gib,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.

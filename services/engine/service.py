@@ -35,14 +35,12 @@ from asyncrl.kv_blocks import LONG_CONTEXT, long_blocks, short_blocks
 from asyncrl.process_start import Process, start_child
 from asyncrl.scratch import clear_shared_memory, scratch_folder
 from asyncrl.services.engine.additions import Addition
-from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
     MachineShare,
     machine_arguments,
     machine_variables,
     network_variables,
 )
-from asyncrl.services.engine.numerics import check_numerics, numerics_variables
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
@@ -87,9 +85,6 @@ class EngineOptions:
     start_timeout_s: float = 300.0
     sleep: bool = False
     """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
-    batch_invariant: bool = False
-    kv_offload_gib: float = 0.0
-    """Host memory for KV blocks that leave the GPU."""
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -121,7 +116,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     `--logprobs-mode` reports the log-probabilities of the distribution that was sampled from, which is the behavior
     policy.
     """
-    check_numerics(options)
     module = "asyncrl.weights.vllm_follower" if options.machine.follows else "asyncrl.weights.vllm_api_server"
     command = [
         *(sys.executable, "-m", module),
@@ -135,7 +129,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *machine_arguments(options.machine),
-        *kv_offload_arguments(options.kv_offload_gib),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
@@ -215,7 +208,6 @@ def build_env(
         ASYNCRL_ENGINE_HOSTS=f"{options.host},{options.advertise}",
         **{WEIGHTS_DIR: options.weights_dir},
         **machine_variables(options.machine, options.ranks),
-        **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
         ASYNCRL_VISION="1" if is_vision_model(options.model) else "",
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),

@@ -1,6 +1,7 @@
 """Every extension's file can be read, its paths lead somewhere, and a plain run asks for none of them."""
 
 import ast
+import contextlib
 import tomllib
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.extensions import table
 from asyncrl.extensions.table import FILE, FOLDER, SEAMS, Row, merged, rows, value_at
+from asyncrl.services.engine.additions import additions
 
 ROOT = FOLDER.parent.parent
 NAMES = sorted(file.parent.name for file in FOLDER.glob(f"*/{FILE}"))
@@ -30,9 +32,10 @@ OF_THE_RECIPE = (
 
 
 def environment_of(config):
-    """Return the variables that extensions add to an engine's environment."""
-    asked = [row.load()(config, True) for row in rows("engine_additions") if row.wanted(config)]
-    return {name: value for one in asked for name, value in one.variables.items()}
+    """Return the variables that extensions add to an engine's environment; none where this machine's cannot have it."""
+    with contextlib.suppress(ConfigError):
+        return {name: value for one in additions(config, True) for name, value in one.variables.items()}
+    return {}
 
 
 def asked_with(config):
@@ -108,6 +111,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"train": {"old_policy": "interrupt"}}, "engine_additions", "old_policy"),
         ({"train": {"router_replay": True}}, "engine_additions", "router_replay"),
         ({"engine": {"quantization": "int8"}}, "engine_additions", "quantization"),
+        ({"engine": {"kv_offload_gib": 1.0}}, "engine_additions", "kv_offload"),
+        ({"engine": {"batch_invariant": True}}, "engine_additions", "batch_invariance"),
         ({"engine": {"quantization": "int8"}}, "engine_processes", "quantization"),
         ({"engine": {"quantization": "int8"}}, "weight_conversions", "quantization"),
         ({"engine": {"quantization": "int8"}}, "forward_changes", "quantization"),

@@ -16,7 +16,6 @@ from asyncrl.launch.checks.check import (
     check_evaluation,
     check_model,
     check_run,
-    check_same_reductions,
 )
 
 ENV = """
@@ -267,12 +266,3 @@ def test_what_needs_several_machines_is_refused_in_a_run_on_one(changes):
     key, value = changes[0].split("=")
     with pytest.raises(ConfigError, match=f"{key} = {value}: the run is on one machine; start it with --on"):
         check_run(config)
-
-
-def test_engines_and_a_trainer_that_exchange_tensors_have_the_same_settings_of_nccl():
-    """Batch invariance sets NCCL's algorithm in the engines' processes alone."""
-    words = ["engine.weight_transfer=collective"]
-    check_same_reductions(load_config("gridworld_grpo", words))
-    check_same_reductions(load_config("gridworld_grpo", ["engine.batch_invariant=true"]))
-    with pytest.raises(ConfigError, match=r"engine.batch_invariant: .*use 'shared_file' or 'http'"):
-        check_same_reductions(load_config("gridworld_grpo", [*words, "engine.batch_invariant=true"]))

@@ -51,4 +51,12 @@ def with_images(recipe: Recipe) -> Iterator[str]:
         yield "train.old_policy"
 
 
-CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems, with_images=with_images)
+def untried(recipe: Recipe) -> Iterator[str]:
+    """Yield what nobody has run with it."""
+    if recipe.policies and recipe.train.old_policy == "interrupt":
+        yield "policies with train.old_policy='interrupt'"
+
+
+CONFLICTS = Conflicts(
+    sections=section_problems, objective=objective_problems, with_images=with_images, untried=untried
+)

@@ -23,7 +23,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "engine.kv_offload_gib",
-            recipe.engine.kv_offload_gib > 0,
+            value_at(recipe, "engine.kv_offload_gib") > 0,
             "0",
             "vLLM keeps the experts of a block by its place on the GPU",
         ),

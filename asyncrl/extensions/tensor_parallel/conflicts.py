@@ -66,4 +66,12 @@ def with_images(recipe: Recipe) -> Iterator[str]:
         yield "train.tensor_parallel"
 
 
-CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems, with_images=with_images)
+def untried(recipe: Recipe) -> Iterator[str]:
+    """Yield what nobody has run with it."""
+    if recipe.policies and recipe.train.tensor_parallel > 1:
+        yield "policies with train.tensor_parallel"
+
+
+CONFLICTS = Conflicts(
+    sections=section_problems, objective=objective_problems, with_images=with_images, untried=untried
+)

@@ -42,8 +42,6 @@ from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.additions import additions
-from asyncrl.services.engine.kv_offload import check_kv_offload
-from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.tasks.data_rows import has_rows
 from asyncrl.tasks.tasks import tasks_of
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
@@ -133,7 +131,6 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
         check_supervised(config)
     notes = check_turn_format(config, tools)
     check_engine(config)
-    check_same_reductions(config)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
     if config.engine.weight_transfer == "nixl" and alone:
@@ -232,8 +229,6 @@ def check_rewards(config: Config) -> None:
 def check_engine(config: Config) -> None:
     """Raise `ConfigError` for what this machine's vLLM does not have of what a recipe asks of engines."""
     additions(config, publishes=True)
-    check_numerics(config.engine)
-    check_kv_offload(config.engine.kv_offload_gib)
 
 
 def check_extensions(config: Config, alone: bool = True) -> None:
@@ -310,20 +305,6 @@ def _check_whole(description: Mapping[str, Any], key: str, path: str) -> None:
             "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
             "dequantize=True in its quantization_config. Engines can round while sampling (docs/engine-and-trainer.md)"
         )
-
-
-def check_same_reductions(config: Config) -> None:
-    """Refuse a group of trainer and engines of which one side alone has NCCL's settings of batch invariance.
-
-    Raises `ConfigError`.
-    """
-    for name in ("", *config.policies):
-        engine = config.policy(name).engine
-        if engine.batch_invariant and engine.weight_transfer == "collective":
-            raise ConfigError(
-                "engine.batch_invariant: sets NCCL's algorithm in the engines alone, and "
-                "engine.weight_transfer='collective' is a group of theirs with the trainer; use 'shared_file' or 'http'"
-            )
 
 
 def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> None:
