@@ -44,7 +44,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         max_model_len=min(engine.max_model_len, longest),
         max_num_seqs=engine.max_num_seqs,
         gpu_memory_utilization=share,
-        sleep=config.placement.sleep is True,
         tensor_parallel=engine.tensor_parallel,
         pipeline_parallel=engine.pipeline_parallel,
         machine=machine,

@@ -83,8 +83,6 @@ class EngineOptions:
     """Policy version of the weights in `model`."""
     seed: int = 0
     start_timeout_s: float = 300.0
-    sleep: bool = False
-    """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -147,9 +145,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         command += ["--prefix-caching-hash-algo", "xxhash"]
     command += device_arguments(options)
     command += [argument for one in options.additions for argument in one.arguments]
-    if not on_cpu() and options.sleep:
-        # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
-        command += ["--enable-sleep-mode"]
     return command + list(options.extra_args)
 
 

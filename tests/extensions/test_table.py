@@ -87,6 +87,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"outer": {"url": "http://o"}}, "trainer_callbacks", "outer"),
         ({"swarm": {"url": "http://s"}}, "trainer_callbacks", "swarm"),
         (SLEEP, "trainer_callbacks", "sleep"),
+        (SLEEP, "engine_additions", "sleep"),
         ({"train": {"old_policy": "interrupt"}}, "trainer_callbacks", "old_policy"),
         ({"train": {"collapse_guard": True}}, "trainer_callbacks", "collapse_guard"),
         ({"train": {"replay_groups": 1}}, "trainer_callbacks", "replay"),
