@@ -17,7 +17,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def with_images(recipe: Recipe) -> Iterator[str]:
-    """Yield that all weights of a vision model are trained."""
+    """Yield adapters: all weights of a vision model are trained."""
     if recipe.lora.rank:
         yield "lora.rank"
 

@@ -19,7 +19,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 
 def with_images(recipe: Recipe) -> Iterator[str]:
-    """Yield that the layers of a vision model are not rounded."""
+    """Yield rounding, which the layers of a vision model are spared."""
     if recipe.section(QuantizationConfig).quantization != "off":
         yield "engine.quantization"
 
