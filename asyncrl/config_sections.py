@@ -7,8 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from asyncrl.import_path import FORMS
-
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
     "periodic": 0,
@@ -260,7 +258,8 @@ class DataConfig(Section):
         return [value] if isinstance(value, dict) else value
 
 
-WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
+WEIGHT_TRANSFERS = ("shared_file", "collective", "http")
+"""Those of the core; `asyncrl.conflicts.weight_transfer` knows all."""
 RANK_ARGUMENTS = {
     "tensor-parallel-size": "engine.tensor_parallel", "tp": "engine.tensor_parallel",
     "pipeline-parallel-size": "engine.pipeline_parallel", "pp": "engine.pipeline_parallel",
@@ -278,14 +277,6 @@ def _ranks_by_keys(words: list[str]) -> list[str]:
                 f"{RANK_ARGUMENTS[name]}"
             )
     return words
-
-
-def _known_transfer(name: str) -> str:
-    if name not in WEIGHT_TRANSFERS and ":" not in name:
-        raise ValueError(
-            f"must be 'shared_file', 'collective', 'http' or 'nixl', or an import path such as {FORMS}"
-        )
-    return name
 
 
 class EngineConfig(Section):
@@ -308,30 +299,20 @@ class EngineConfig(Section):
     nodes: Seldom[int] = Field(1, ge=1)
     """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
     machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
-    weight_transfer: Seldom[Annotated[str, AfterValidator(_known_transfer)]] = "shared_file"
+    weight_transfer: Seldom[str] = "shared_file"
     """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
     torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
-    engine to engine, which asks for neither a common folder nor a fast network; "nixl", by each engine's reads of the
-    trainer's memory (NIXL over UCX, the extra `nixl`); or an import path such as
-    `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
+    engine to engine, which asks for neither a common folder nor a fast network; the name of an extension that carries
+    weights; or an import path such as `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
     weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
     weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
-    for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
-    quantization: Seldom[Literal["off", "int8", "fp8"]] = "off"
-    """Eight bits for the weights and activations of linear layers while sampling. The trainer keeps and publishes whole
-    weights (docs/engine-and-trainer.md)."""
-    batch_invariant: Seldom[bool] = False
-    """Sample by kernels whose results do not depend on what else is in the batch (VLLM_BATCH_INVARIANT): slower, and
-    for GPUs alone."""
+    for each engine that keeps its own, as it does with `weight_delta` and all but "shared_file"."""
     keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
-    kv_offload_gib: Seldom[float] = Field(0.0, ge=0)
-    """GiB of host memory in which an engine keeps blocks of its KV cache that no longer fit its GPU, emptied with each
-    new version; 0 keeps none. For GPUs alone (docs/engine-and-trainer.md)."""
     extra_args: Seldom[Annotated[list[str], AfterValidator(_ranks_by_keys)]] = Field(default_factory=list)
     """Further arguments of `vllm serve`; they follow asyncrl's own and win over them. Those that decide how many GPUs
     an engine takes are refused: they have keys, which its placement counts."""
@@ -511,18 +492,9 @@ class TrainConfig(Section):
     """How tokens are scored under the versions that sampled them, for objectives that read it: by copies in the
     trainer, by a process that scores groups while others are still being sampled, or by the trainer before each
     update, for which engines pause and say what they have sampled (docs/algorithms/proximal.md)."""
-    quantized_forward: Seldom[bool] = True
-    """Round in the trainer's forward passes as engines with `engine.quantization` do. False for comparison: the policy
-    that samples is then another one than that which is trained."""
-    router_replay: Seldom[bool] = False
-    """For mixtures of experts: engines record the experts that each token was routed to, and the trainer's forward
-    passes use these, with gate weights of its own routers (docs/engine-and-trainer.md)."""
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined or its engine started again; 0 compares none."""
-    commitments: Seldom[bool] = False
-    """Have engines commit to the hidden states that tokens are sampled from, and compare these with the trainer's own;
-    a worker whose groups do not fit is quarantined (docs/scaling.md)."""
 
     @property
     def ranks_each(self) -> int:

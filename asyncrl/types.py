@@ -52,19 +52,9 @@ NEWEST = -1
 """As the version of an opponent: whichever is the newest."""
 
 
-EXPERTS = "routed_experts"
-"""Key of `Trajectory.extras`: [R,layers,K] uint8 or uint16, the experts to which the engine routed each of the first R
-tokens. R is L - 1 at most: the last token sampled was never read. Layers without experts have zeros."""
-
-
 IMAGES = "images"
 """Key of `Trajectory.extras`: the `PlacedImage`s that the policy saw, in the order of their tokens, none of which was
 sampled."""
-
-
-COMMITMENTS = "commitments"
-"""Key of `Trajectory.extras`: the engine's, as bytes, to the hidden states that the sampled tokens came from: one after
-the other, each for the next few (`algo.commitments`)."""
 
 
 NEXT_STATES = "next_states"

@@ -23,14 +23,11 @@ ABSENT = (
         if path.is_dir()
     ),
     "asyncrl.extensions.installed",
-    "asyncrl.algo.commitments",
     "asyncrl.algo.advantage.",
     "asyncrl.algo.curation",
     "asyncrl.algo.loss",
     "asyncrl.algo.proximal",
     "asyncrl.conflicts",
-    "asyncrl.data.token_extras.commitments",
-    "asyncrl.data.token_extras.experts",
     "asyncrl.data.token_extras.images",
     "asyncrl.image_processor",
     "asyncrl.images",
@@ -40,7 +37,6 @@ ABSENT = (
     "asyncrl.services.outer",
     "asyncrl.services.swarm",
     "asyncrl.train.checkpoint.checkpoint_store",
-    "asyncrl.train.features.commitment_check",
     "asyncrl.train.models.fused_logprobs",
     "asyncrl.train.loop.left_out",
     "asyncrl.train.models.lora",
@@ -54,8 +50,6 @@ ABSENT = (
     "asyncrl.train.parts.self_teacher",
     "asyncrl.train.parts.snapshots",
     "asyncrl.train.parts.teacher",
-    "asyncrl.train.models.quantized_forward",
-    "asyncrl.train.models.router_replay",
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",
@@ -65,7 +59,6 @@ ABSENT = (
     "asyncrl.weights.transports.collective",
     "asyncrl.weights.transports.delta",
     "asyncrl.weights.transports.http",
-    "asyncrl.weights.transports.nixl",
 )
 """Modules of features that a plain recipe has not."""
 

@@ -67,7 +67,6 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/engine/test_engine_int8.py": ENGINE,
     "tests/services/engine/test_engine_lora.py": ENGINE,
     "tests/services/engine/test_engine_machines.py": ENGINE,
-    "tests/services/engine/test_kv_offload.py": ENGINE,
     "tests/extensions/sleep/test_switch.py": ("asyncrl/extensions/sleep/", *ENGINE),
     "tests/extensions/speculation/": ("asyncrl/extensions/speculation/", *ENGINE),
     "tests/services/outer/": ("services/outer/", *TRAINER),
@@ -89,6 +88,8 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
 """What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""
 SEAMS = (
     "asyncrl/train/loop/callbacks.py",
+    "asyncrl/train/features/sampled_check.py",
+    "asyncrl/weights/vllm_hooks.py",
     "asyncrl/rollout/group.py",
     "asyncrl/buffer/lease_hooks.py",
     "asyncrl/data/token_extras/",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -32,14 +33,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "the machines of an engine get whole files from each other",
         ),
         (
-            "engine.kv_offload_gib",
-            engine.kv_offload_gib > 0,
-            "0",
-            "the ranks share blocks in the memory of one machine",
-        ),
-        (
             "train.router_replay",
-            recipe.train.router_replay,
+            value_at(recipe, "train.router_replay"),
             "false",
             "experts are recorded in the memory of one machine",
         ),

@@ -14,11 +14,12 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "engine.keep_kv must be false where lora.rank is above 0 or train.schedule is 'asynchronous': no request "
             "goes on under other weights there, got true"
         )
-    if recipe.engine.keep_kv and recipe.engine.kv_offload_gib:
-        yield (
-            "engine.kv_offload_gib must be 0 where engine.keep_kv is true: what old weights computed would be found in "
-            f"host memory under new ones, got {recipe.engine.kv_offload_gib:g}"
-        )
 
 
-CONFLICTS = Conflicts(sections=section_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield a cache whose images would be of older weights."""
+    if recipe.engine.keep_kv:
+        yield "engine.keep_kv"
+
+
+CONFLICTS = Conflicts(sections=section_problems, with_images=with_images)

@@ -15,4 +15,10 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield activations of a vision model, which are not offloaded."""
+    if recipe.train.offload_activations:
+        yield "train.offload_activations"
+
+
+CONFLICTS = Conflicts(objective=objective_problems, with_images=with_images)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe, ruled_out
+from asyncrl.extensions.table import value_at
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -16,13 +17,13 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         f"with engine.pipeline_parallel={stages}",
         (
             "train.router_replay",
-            recipe.train.router_replay,
+            value_at(recipe, "train.router_replay"),
             "false",
             "each stage knows the experts of its own layers alone",
         ),
         (
             "train.commitments",
-            recipe.train.commitments,
+            value_at(recipe, "train.commitments"),
             "false",
             "the first stage has no final hidden states",
         ),

@@ -102,6 +102,10 @@ class Conflicts:
 
     sections: Callable[[Recipe], Iterator[str]] = none
     """Between keys of different sections, whenever a configuration is read."""
+    with_images: Callable[[Recipe], Iterator[str]] = none
+    """Where the policy reads images, once its model is known. Yields keys that must be left at their defaults."""
+    untried: Callable[[Recipe], Iterator[str]] = none
+    """What nobody has run, and no reason is known against. Yields combinations, by their keys."""
     policies: Callable[[ManyPolicies], Iterator[str]] = none
     """Between the recipe's own policy and further ones, each of which is without conflicts."""
     objective: Callable[[Recipe, Asked], Iterator[str]] = none

@@ -19,4 +19,10 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         yield "reference.refresh_every: a served reference cannot be refreshed; allowed: 0"
 
 
-CONFLICTS = Conflicts(objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield a server, which is sent no images."""
+    if is_url(recipe.reference.path):
+        yield "reference.path"
+
+
+CONFLICTS = Conflicts(objective=objective_problems, with_images=with_images)

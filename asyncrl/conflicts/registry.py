@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncrl.conflicts import (
     base_model,
-    commitments,
     critic,
     engine_nodes,
     evaluation,
@@ -16,10 +15,8 @@ from asyncrl.conflicts import (
     offload_activations,
     pipeline_parallel,
     policies,
-    quantization,
     reference,
     replica,
-    router_replay,
     schedule,
     sequence_parallel,
     staleness_control,
@@ -27,11 +24,13 @@ from asyncrl.conflicts import (
     teacher,
     token_budget,
     trainer_nodes,
+    weight_transfer,
 )
 from asyncrl.conflicts.protocol import Conflicts
 from asyncrl.extensions.table import rows
 
 FEATURES: tuple[Conflicts, ...] = (
+    weight_transfer.CONFLICTS,
     teacher.CONFLICTS,
     reference.CONFLICTS,
     staleness_control.CONFLICTS,
@@ -44,9 +43,6 @@ FEATURES: tuple[Conflicts, ...] = (
     pipeline_parallel.CONFLICTS,
     lora.CONFLICTS,
     keep_kv.CONFLICTS,
-    quantization.CONFLICTS,
-    router_replay.CONFLICTS,
-    commitments.CONFLICTS,
     evaluation.CONFLICTS,
     tasks.CONFLICTS,
     policies.CONFLICTS,

@@ -21,4 +21,10 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield ranks that would share a row with images."""
+    if recipe.train.sequence_parallel > 1:
+        yield "train.sequence_parallel"
+
+
+CONFLICTS = Conflicts(objective=objective_problems, with_images=with_images)

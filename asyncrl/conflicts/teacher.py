@@ -42,4 +42,10 @@ def _self_teacher(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield a teacher that is shown no images."""
+    if is_url(recipe.teacher.path) or recipe.teacher.path == SELF_TEACHER:
+        yield "teacher.path"
+
+
+CONFLICTS = Conflicts(objective=objective_problems, with_images=with_images)

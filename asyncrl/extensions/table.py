@@ -32,9 +32,12 @@ SEAMS = frozenset(
         "task_plans",
         "task_shares",
         "checks",
+        "model_checks",
         "run_monitors",
         "conflicts",
         "trainer_callbacks",
+        "sampled_checks",
+        "forward_changes",
         "engine_parts",
         "strategies",
         "episode_ends",
@@ -44,6 +47,9 @@ SEAMS = frozenset(
         "token_extras",
         "past_versions",
         "engine_hooks",
+        "engine_processes",
+        "weight_conversions",
+        "weight_carriers",
         "engine_additions",
         "commands",
     }
@@ -74,6 +80,10 @@ class Row:
     """Its fields of a trajectory's wire form (token extras)."""
     provides: tuple[str, ...] = ()
     """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
+    unencrypted: str = ""
+    """What its bytes go over where others on the network could read them (weight carriers)."""
+    own_engine: bool = False
+    """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 
     def wanted(self, given: Any) -> bool:
         """Return whether a run asks for it. given: what the seam asks with.

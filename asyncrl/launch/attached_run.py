@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from asyncrl.config import Config
 from asyncrl.credentials import share_one_token
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.evaluation.evaluate import EvalResult
 from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation, pin_policy
@@ -34,9 +35,12 @@ from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weigh
 
 def may_share(config: Config) -> bool:
     """True for a run of one policy and one engine that keeps nothing for its trainer: others can have it, too."""
-    train = config.train
-    keeps = train.router_replay or train.commitments or train.old_policy == "interrupt"
-    return config.engine.count == 1 and not keeps and not config.policies
+    return config.engine.count == 1 and not _keeping(config) and not config.policies
+
+
+def _keeping(config: Config) -> list[str]:
+    """Return the extensions by which an engine keeps something for the trainer of one run."""
+    return [row.extension for row in rows("engine_additions") if row.own_engine and row.wanted(config)]
 
 
 class SharedEngine:
@@ -132,8 +136,9 @@ class AttachedRun(TrainRun):
     def __init__(self, config: Config, folder: RunFolder, shared: SharedEngine) -> None:
         if not may_share(config):
             raise ConfigError(
-                "engine.count: must be 1 where runs share an engine, which keeps nothing for one of them "
-                f"(train.router_replay, train.commitments, train.old_policy='interrupt'), got {config.engine.count}"
+                "engine.count: must be 1 where runs share an engine, which has one policy and keeps nothing for one of "
+                f"them; got {config.engine.count}, further policies: {len(config.policies)}, what keeps something: "
+                f"{', '.join(_keeping(config)) or 'nothing'}"
             )
         super().__init__(config, folder)
         self.shared = shared

@@ -23,8 +23,6 @@ LEAST = 5
 """Steps from which on a trend is judged."""
 LONG_TROUBLE_S = 60.0
 """An engine that restarts serves nobody for less."""
-LEAST_PROMPTS = 10
-"""Prompts from which on it is judged what becomes of them."""
 
 
 @dataclass(frozen=True, slots=True)

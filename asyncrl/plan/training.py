@@ -26,7 +26,7 @@ from asyncrl.plan.states import Size
 from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.optimizers import moment_bytes
-from asyncrl.train.models import loading, prefix_tree, router_replay
+from asyncrl.train.models import loading, prefix_tree
 from asyncrl.train.models.policy import run_rows
 from asyncrl.train.parts import critic as critics
 from asyncrl.train.parts import needed_models as models
@@ -175,7 +175,9 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         # Whether values are finite, or agree, cannot be asked.
         stack.enter_context(mock.patch.object(loss_inputs, "check_finite"))
         stack.enter_context(mock.patch.object(loading, "check_logits"))
-        stack.enter_context(mock.patch.object(router_replay, "RouterReplay", _NothingRecorded))
+        # No engine has recorded anything.
+        unrecorded = partial(models.forward_changes, of_records=False)
+        stack.enter_context(mock.patch.object(models, "forward_changes", unrecorded))
         # Vision models have been refused.
         stack.enter_context(mock.patch.object(loading, "rows_of", return_value=run_rows))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
@@ -186,18 +188,6 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
             stack.enter_context(mock.patch.object(owner, "enable_prefix_trees", _enable_prefix_trees))
         stack.enter_context(mock.patch.object(loading, "save_on_cpu", _forget_saved))
         yield
-
-
-class _NothingRecorded:
-    """What a model's layers read besides the tokens of rows that no engine has routed."""
-
-    kind = keyword = router_replay.KEYWORD
-
-    def __init__(self, model: Any) -> None: ...
-
-    def given(self, extras: Any) -> None: ...
-
-    def probe(self, model: Any) -> None: ...
 
 
 def _not_divided(train: TrainConfig, dtype: str) -> nullcontext[None]:

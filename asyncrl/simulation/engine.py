@@ -209,11 +209,6 @@ class SimulatedEngine:
         self._advance()
         return self.times
 
-    @property
-    def generating(self) -> bool:
-        """Whether sequences run."""
-        return bool(self._running) and not self._paused
-
     def _set_version(self, version: int, keep_kv: bool) -> None:
         self.version = version
         if self._running:

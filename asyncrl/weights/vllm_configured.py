@@ -18,8 +18,7 @@ from asyncrl.extensions.table import Row, merged
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.vllm_addresses import Addresses
 from asyncrl.weights.vllm_hooks import EngineHook
-from asyncrl.weights.vllm_plugin import MACHINES, RECORD_EXPERTS, RECORD_STATES, WEIGHTS_DIR
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
+from asyncrl.weights.vllm_plugin import MACHINES, WEIGHTS_DIR
 from asyncrl.weights.vllm_served import Served
 from asyncrl.weights.vllm_swap import Loader, Swap
 
@@ -34,7 +33,6 @@ CORE = (
     Row(path="asyncrl.weights.transports.delta.engine:Deltas", place=10),
     Row(path="asyncrl.weights.transports.collective.engine:CollectiveWeights", place=11),
     Row(path="asyncrl.weights.transports.http.engine:HttpWeights", place=12),
-    Row(path="asyncrl.weights.transports.nixl.engine:NixlWeights", place=13),
     Row(
         path="asyncrl.weights.vllm_machines:OtherMachines",
         asked=(MACHINES,),
@@ -42,10 +40,7 @@ CORE = (
         place=20,
     ),
     Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
-    Row(path="asyncrl.weights.vllm_interruptions:Interruptions", asked=(KEEP_SAMPLED,), place=40),
     Row(path="asyncrl.weights.vllm_images:Images", place=80),
-    Row(path="asyncrl.weights.vllm_commitments:Commitments", asked=(RECORD_STATES,), place=82),
-    Row(path="asyncrl.weights.vllm_experts:RecordedExperts", asked=(RECORD_EXPERTS,), place=83),
 )
 CAPABILITIES = merged("engine_hooks", CORE)
 """In the order in which the hooks are called. What asks for one is the environment."""

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import load_object
-from asyncrl.weights.vllm_plugin import QUANTIZATION
 
 Tensors = Iterator[tuple[str, torch.Tensor]]
 
 
 class Conversion(NamedTuple):
-    """One that some engines or models need."""
+    """One that some models need."""
 
     asked: Callable[[Any], bool]
     """Whether it is needed for a model, by vLLM's configuration of it."""
@@ -25,19 +25,18 @@ class Conversion(NamedTuple):
 
 CONVERSIONS = (
     Conversion(
-        lambda model: bool(os.environ.get(QUANTIZATION)),
-        "asyncrl.weights.vllm_quantization:quantized_as_published",
-    ),
-    Conversion(
         lambda model: model.hf_text_config.model_type == "gpt_oss",
         "asyncrl.weights.vllm_direct_writes:split_experts",
     ),
 )
-"""In the order in which they are applied."""
+"""In the order in which they are applied, after those of extensions, whose rows say which engines need them."""
 
 
 def converted(tensors: Tensors, model_config: Any, device: torch.device) -> Tensors:
     """Yield the tensors as the model's loader takes them."""
+    for row in rows("weight_conversions"):
+        if row.wanted(os.environ):
+            tensors = row.load()(tensors, device)
     for one in CONVERSIONS:
         if one.asked(model_config):
             tensors = load_object("engine", one.convert)(tensors, device)

@@ -3,9 +3,8 @@
 It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
 rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
-`vllm_punica`, and the experts of each token are recorded (`vllm_experts`). Vision models load without torchvision
-(`vllm_images`). The hidden states that tokens are sampled from are recorded where asked for (`vllm_commitments`), and
-so are the sequences that a version samples (`vllm_sampled`).
+`vllm_punica`. Vision models load without torchvision
+(`vllm_images`). Extensions change what their `engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -19,26 +18,21 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from asyncrl.extensions.table import rows
 from asyncrl.kv_blocks import on_x86
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.weights import vllm_sampled
 from asyncrl.weights.vllm_images import (
     VISION,
     keep_images_of_running_requests,
     serve_without_torchvision,
 )
 from asyncrl.weights.vllm_prefixes import add_to_engine_core
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
 
 T = TypeVar("T")
 BACKEND = "shared_file"
 PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
-RECORD_STATES = "ASYNCRL_RECORD_STATES"
-"""Environment variable that it sets for an engine that commits to the hidden states of sampled tokens."""
-RECORD_EXPERTS = "ASYNCRL_RECORD_EXPERTS"
-"""Environment variable that it sets for an engine that records the experts of each token."""
 WEIGHTS_DIR = "ASYNCRL_WEIGHTS_DIR"
 """Environment variable: this machine's folder of weights."""
 MACHINES = "ASYNCRL_ENGINE_MACHINES"
@@ -51,8 +45,6 @@ STAGES = "ASYNCRL_ENGINE_STAGES"
 """Environment variable: into how many stages its layers are split, where they are."""
 ENGINE_URL = "ASYNCRL_ENGINE_URL"
 """Environment variable: the server's address, as others are told it."""
-QUANTIZATION = "ASYNCRL_QUANTIZATION"
-"""Environment variable with the scheme by which an engine quantises (`asyncrl.weights.quantization`)."""
 
 
 def register() -> None:
@@ -63,11 +55,10 @@ def register() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     from vllm.platforms import current_platform
 
-    if RECORD_STATES in os.environ:
-        # Before the CPU's runner takes over what this changes.
-        from asyncrl.weights.vllm_commitments import record_states
-
-        record_states()
+    # Before the CPU's runner takes over what these change.
+    for row in rows("engine_processes"):
+        if row.wanted(os.environ):
+            row.load()()
     if current_platform.is_cpu():
         from asyncrl.weights.vllm_cpu import (
             allow_short_blocks,
@@ -76,7 +67,6 @@ def register() -> None:
             rotate_heads_by_torch,
             sleep_between_messages,
         )
-        from asyncrl.weights.vllm_experts import record_experts
         from asyncrl.weights.vllm_norms import normalise_by_kernels
 
         keep_weights_live()
@@ -86,8 +76,6 @@ def register() -> None:
         cache_no_states()
         if on_x86():
             allow_short_blocks()
-        if RECORD_EXPERTS in os.environ:
-            record_experts()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if os.environ.get(VISION):
             serve_without_torchvision()
@@ -105,13 +93,7 @@ def register() -> None:
         if STARTED_BY_US in os.environ:
             fork_engine_processes(current_platform)
             inspect_models_in_place()
-    if scheme := os.environ.get(QUANTIZATION):
-        from asyncrl.weights.vllm_quantization import quantize_at_start
-
-        quantize_at_start(scheme)
     add_to_engine_core()
-    if KEEP_SAMPLED in os.environ:
-        vllm_sampled.add_to_engine_core(int(os.environ[STARTED_BY_US]))
     if os.environ.get(VISION):
         keep_images_of_running_requests()
     if BACKEND not in WeightTransferEngineFactory._registry:

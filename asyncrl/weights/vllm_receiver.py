@@ -23,7 +23,6 @@ from asyncrl.weights.transports.collective.group import (
     own_stream,
     receive_file,
 )
-from asyncrl.weights.vllm_commitments import Chunk, states_of
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -64,11 +63,6 @@ class WeightReceiver:
 
     device: torch.device
     vllm_config: Any
-    model_runner: Any
-
-    def commitments_take(self, key: str, num_tokens: int) -> list[Chunk]:
-        """Return what was recorded of the hidden states of a request's tokens."""
-        return states_of(self.model_runner).take(key, num_tokens)
 
     def weights_device(self) -> str:
         """Return what tells this worker's device apart from others."""
@@ -159,3 +153,8 @@ class WeightReceiver:
     def _weights_rank(self) -> int:
         parallel = self.vllm_config.parallel_config
         return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
+
+
+def add_call(name: str, call: Callable[..., Any]) -> None:
+    """Have every worker of this process answer `collective_rpc` for a name, by a function of it and the arguments."""
+    setattr(WeightReceiver, name, call)

@@ -44,7 +44,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         max_model_len=min(engine.max_model_len, longest),
         max_num_seqs=engine.max_num_seqs,
         gpu_memory_utilization=share,
-        sleep=config.placement.sleep is True,
         tensor_parallel=engine.tensor_parallel,
         pipeline_parallel=engine.pipeline_parallel,
         machine=machine,
@@ -52,13 +51,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         base_version=args.base_version,
         seed=config.run.seed,
         start_timeout_s=config.run.start_timeout_s,
-        quantization=engine.quantization,
-        batch_invariant=engine.batch_invariant,
-        kv_offload_gib=engine.kv_offload_gib,
-        record_experts=config.train.router_replay,
-        record_states=config.train.commitments,
-        # Of a run that publishes weights; not one that is asked by nobody else, as for an evaluation.
-        keep_sampled=config.train.old_policy == "interrupt" and bool(args.weights_dir),
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
         # Without a run that publishes adapters the model is served as it is, as for an evaluation.

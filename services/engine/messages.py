@@ -25,7 +25,7 @@ MAX_FRAME_BYTES = 256 * 2**20
 """The most bytes of one answer, whatever was asked for."""
 LEAST_FRAME_BYTES = 2**20
 BYTES_PER_TOKEN = 64
-"""The bytes of a token of an answer: id, log-probability and commitment, with room to spare."""
+"""The bytes of a token of an answer: id and log-probability, with room to spare."""
 MAX_CONTROL_BYTES = 256 * 2**20
 """The most bytes of the answer to a control call."""
 MAX_ERROR_BYTES = 64 * 2**10

@@ -35,20 +35,17 @@ from asyncrl.kv_blocks import LONG_CONTEXT, long_blocks, short_blocks
 from asyncrl.process_start import Process, start_child
 from asyncrl.scratch import clear_shared_memory, scratch_folder
 from asyncrl.services.engine.additions import Addition
-from asyncrl.services.engine.kv_offload import kv_offload_arguments
 from asyncrl.services.engine.machines import (
     MachineShare,
     machine_arguments,
     machine_variables,
     network_variables,
 )
-from asyncrl.services.engine.numerics import numerics_arguments, numerics_variables
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
 from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH
-from asyncrl.weights.vllm_plugin import ENGINE_URL, RECORD_EXPERTS, RECORD_STATES, STAGES, WEIGHTS_DIR
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
+from asyncrl.weights.vllm_plugin import ENGINE_URL, STAGES, WEIGHTS_DIR
 
 LOOPBACK = "127.0.0.1"
 WEIGHT_BACKEND = "shared_file"
@@ -86,19 +83,6 @@ class EngineOptions:
     """Policy version of the weights in `model`."""
     seed: int = 0
     start_timeout_s: float = 300.0
-    sleep: bool = False
-    """Whether it can give up its GPU memory and take it back (vLLM's sleep mode)."""
-    quantization: str = "off"
-    """How linear layers compute, see `asyncrl.weights.quantization`."""
-    batch_invariant: bool = False
-    kv_offload_gib: float = 0.0
-    """Host memory for KV blocks that leave the GPU."""
-    record_experts: bool = False
-    """Whether it reports the experts that each token was routed to (`train.router_replay`)."""
-    record_states: bool = False
-    """Whether it commits to the hidden states of sampled tokens (`train.commitments`)."""
-    keep_sampled: bool = False
-    """Whether it keeps the sequences that each version samples (`train.old_policy` is "interrupt")."""
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
@@ -143,8 +127,6 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *machine_arguments(options.machine),
-        *numerics_arguments(options),
-        *kv_offload_arguments(options.kv_offload_gib),
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
@@ -158,16 +140,11 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
         modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
         command += ["--lora-target-modules", *modules]
-    if options.record_experts:
-        command += ["--enable-return-routed-experts"]
     if options.max_model_len >= LONG_CONTEXT:
         # Each turn hashes all of its context, beside the scheduler: half of SHA-256's time.
         command += ["--prefix-caching-hash-algo", "xxhash"]
     command += device_arguments(options)
     command += [argument for one in options.additions for argument in one.arguments]
-    if not on_cpu() and options.sleep:
-        # On a CPU vLLM refuses the option; its routes answer all the same, and release nothing.
-        command += ["--enable-sleep-mode"]
     return command + list(options.extra_args)
 
 
@@ -226,7 +203,6 @@ def build_env(
         ASYNCRL_ENGINE_HOSTS=f"{options.host},{options.advertise}",
         **{WEIGHTS_DIR: options.weights_dir},
         **machine_variables(options.machine, options.ranks),
-        **numerics_variables(options),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
         ASYNCRL_VISION="1" if is_vision_model(options.model) else "",
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
@@ -241,13 +217,6 @@ def build_env(
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
     if options.pipeline_parallel > 1:
         env[STAGES] = str(options.pipeline_parallel)
-    if options.record_experts:
-        env[RECORD_EXPERTS] = "1"
-    if options.record_states:
-        # vLLM's second model runner, for GPUs, does not keep the states where they are recorded.
-        env.update({RECORD_STATES: "1", "VLLM_USE_V2_MODEL_RUNNER": "0"})
-    if options.keep_sampled:
-        env[KEEP_SAMPLED] = "1"
     for one in options.additions:
         env.update(one.variables)
     if sockets:

@@ -55,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a low temperature": {"rollout.temperature": 0.5},
     "a low temperature of evaluations": {"eval.temperature": 0.5},
     "rounded engines": {"engine.quantization": "int8"},
+    "batch invariance": {"engine.batch_invariant": True},
     "router replay": {"train.router_replay": True},
     "tensor parallelism": {"train.tensor_parallel": 2},
     "sequence parallelism": {"train.sequence_parallel": 2},

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from asyncrl.algo.commitments import commit
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.data import codec
 from asyncrl.data.token_extras.table import (
@@ -19,6 +18,7 @@ from asyncrl.data.token_extras.table import (
     token_ids_of,
 )
 from asyncrl.errors import InputError
+from asyncrl.extensions.commitments.commitment import commit
 from asyncrl.generation import Generated
 from asyncrl.images import image_key
 from asyncrl.types import NextStates, PlacedImage, Status, Task

@@ -1,6 +1,7 @@
 """Every extension's file can be read, its paths lead somewhere, and a plain run asks for none of them."""
 
 import ast
+import contextlib
 import tomllib
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.extensions import table
 from asyncrl.extensions.table import FILE, FOLDER, SEAMS, Row, merged, rows, value_at
+from asyncrl.services.engine.additions import additions
 
 ROOT = FOLDER.parent.parent
 NAMES = sorted(file.parent.name for file in FOLDER.glob(f"*/{FILE}"))
@@ -22,8 +24,18 @@ SLEEP = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}, "bu
 PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "algo": {"preset": "grpo"}})
 
 
-OF_THE_RECIPE = ("task_plans", "task_shares", "checks", "engine_additions", "episode_ends", "run_monitors")
+OF_THE_RECIPE = (
+    "task_plans", "task_shares", "checks", "model_checks", "forward_changes", "engine_additions", "episode_ends",
+    "run_monitors",
+)  # fmt: skip
 """Seams that ask with the recipe itself."""
+
+
+def environment_of(config):
+    """Return the variables that extensions add to an engine's environment; none where this machine's cannot have it."""
+    with contextlib.suppress(ConfigError):
+        return {name: value for one in additions(config, True) for name, value in one.variables.items()}
+    return {}
 
 
 def asked_with(config):
@@ -34,13 +46,12 @@ def asked_with(config):
     )
     return {
         "trainer_callbacks": run,
+        "sampled_checks": run,
+        **dict.fromkeys(("engine_processes", "weight_conversions"), environment_of(config)),
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
         "lease_hooks": LeaseContext(config),
-        **dict.fromkeys(
-            ("task_plans", "task_shares", "checks", "engine_additions", "episode_ends", "run_monitors"),
-            config,
-        ),
+        **dict.fromkeys(OF_THE_RECIPE, config),
         "ledger_hooks": LedgerSettings.of(config, 0),
     }
 
@@ -76,6 +87,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"outer": {"url": "http://o"}}, "trainer_callbacks", "outer"),
         ({"swarm": {"url": "http://s"}}, "trainer_callbacks", "swarm"),
         (SLEEP, "trainer_callbacks", "sleep"),
+        (SLEEP, "engine_additions", "sleep"),
         ({"train": {"old_policy": "interrupt"}}, "trainer_callbacks", "old_policy"),
         ({"train": {"collapse_guard": True}}, "trainer_callbacks", "collapse_guard"),
         ({"train": {"replay_groups": 1}}, "trainer_callbacks", "replay"),
@@ -94,6 +106,22 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "engine_additions", "speculation"),
+        ({"train": {"commitments": True}}, "engine_additions", "commitments"),
+        ({"train": {"commitments": True}}, "engine_processes", "commitments"),
+        ({"train": {"commitments": True}}, "sampled_checks", "commitments"),
+        ({"train": {"old_policy": "interrupt"}}, "engine_additions", "old_policy"),
+        ({"train": {"router_replay": True}}, "engine_additions", "router_replay"),
+        ({"engine": {"quantization": "int8"}}, "engine_additions", "quantization"),
+        ({"engine": {"kv_offload_gib": 1.0}}, "engine_additions", "kv_offload"),
+        ({"engine": {"weight_transfer": "nixl"}}, "checks", "nixl"),
+        ({"engine": {"batch_invariant": True}}, "engine_additions", "batch_invariance"),
+        ({"engine": {"quantization": "int8"}}, "engine_processes", "quantization"),
+        ({"engine": {"quantization": "int8"}}, "weight_conversions", "quantization"),
+        ({"engine": {"quantization": "int8"}}, "forward_changes", "quantization"),
+        ({"train": {"router_replay": True}}, "engine_processes", "router_replay"),
+        ({"train": {"router_replay": True}}, "forward_changes", "router_replay"),
+        ({"train": {"router_replay": True}}, "model_checks", "router_replay"),
+        ({"train": {"old_policy": "interrupt"}}, "engine_processes", "old_policy"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),

@@ -14,10 +14,8 @@ from asyncrl.env.config_check import check_settings
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.launch.checks.check import (
     check_evaluation,
-    check_group_size,
     check_model,
     check_run,
-    check_same_reductions,
 )
 
 ENV = """
@@ -278,35 +276,3 @@ def test_what_needs_several_machines_is_refused_in_a_run_on_one(changes):
     key, value = changes[0].split("=")
     with pytest.raises(ConfigError, match=f"{key} = {value}: the run is on one machine; start it with --on"):
         check_run(config)
-
-
-def replayed(group_size, tokens):
-    return parse_config(
-        {
-            "model": {"path": "m"},
-            "env": {"name": "gridworld"},
-            "rollout": {"group_size": group_size},
-            "engine": {"max_model_len": tokens},
-            "train": {"router_replay": True},
-        }
-    )
-
-
-def test_groups_whose_experts_are_more_than_the_buffer_takes_are_refused():
-    small = {"num_experts_per_tok": 8, "num_hidden_layers": 48, "num_experts": 128}
-    large = {"num_experts_per_tok": 8, "num_hidden_layers": 94, "num_experts": 128}
-    check_group_size(replayed(16, 65_536), small)
-    check_group_size(replayed(16, 131_072), large)
-    with pytest.raises(
-        ConfigError, match=r"has 3072 MiB, and the buffer takes 1907; .* at most 162,760 tokens"
-    ):
-        check_group_size(replayed(16, 262_144), large)
-
-
-def test_engines_and_a_trainer_that_exchange_tensors_have_the_same_settings_of_nccl():
-    """Batch invariance sets NCCL's algorithm in the engines' processes alone."""
-    words = ["engine.weight_transfer=collective"]
-    check_same_reductions(load_config("gridworld_grpo", words))
-    check_same_reductions(load_config("gridworld_grpo", ["engine.batch_invariant=true"]))
-    with pytest.raises(ConfigError, match=r"engine.batch_invariant: .*use 'shared_file' or 'http'"):
-        check_same_reductions(load_config("gridworld_grpo", [*words, "engine.batch_invariant=true"]))

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.earlier_policy import earlier_policy, readable
-from asyncrl.train.features.commitment_check import States
-from asyncrl.train.features.logprob_check import Tolerance, compare
+from asyncrl.train.features.logprob_check import Computed, Tolerance, compare
 from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.weights.files import write_weights
@@ -96,9 +95,9 @@ def keep_shares(engine: TrainEngine, folder: Path, logp_3: torch.Tensor) -> None
 
 def share_states(engine: TrainEngine) -> None:
     """The first rank gets the hidden states that each rank computes of its rows."""
-    states: States = {}
+    states: Computed = {}
     batch = shared(engine, build_step_batch(batch_of_groups(), 0, 0))
-    compare(engine, batch, Tolerance(), StepSettings(1.0, 40, 1, horizon=64.0), states=states)
+    compare(engine, batch, Tolerance(), StepSettings(1.0, 40, 1, horizon=64.0), outputs={"states": states})
     if engine.rank:
         assert not states
     else:

@@ -393,7 +393,7 @@ class Mixing(Run):
                 return super().draw(step, own)
 
         quota = Quota(groups=1, share=1.0, max_age=8, seed=0)
-        terms = Terms("gridworld", num_token_ids=10_000, max_tokens=64, max_reward=1.0)
+        terms = Terms("gridworld", num_token_ids=10_000, max_tokens=64, max_reward=1.0, inputs=frozenset())
         self.pools.append(Prompt(quota, terms, StoreOf(self.store, "b" * 32)))
         return self.pools[-1]
 

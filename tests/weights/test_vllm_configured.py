@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.old_policy.vllm_sampled import KEEP_SAMPLED
 from asyncrl.weights.vllm_addresses import Address, Addresses, address_of
 from asyncrl.weights.vllm_configured import CAPABILITIES, LORA, POLICIES, hooks_of, served_from_environment
 from asyncrl.weights.vllm_hooks import EngineHook, having
-from asyncrl.weights.vllm_plugin import MACHINES, RECORD_EXPERTS, RECORD_STATES, WEIGHTS_DIR
-from asyncrl.weights.vllm_sampled import KEEP_SAMPLED
+from asyncrl.weights.vllm_plugin import MACHINES, WEIGHTS_DIR
 from asyncrl.weights.vllm_served import Served
 
 CORE = {
@@ -44,8 +44,8 @@ def test_an_engine_that_keeps_no_sequences_has_no_route_to_be_interrupted_for_th
     ("asked", "hook"),
     [
         ({MACHINES: "2"}, "OtherMachines"),
-        ({RECORD_STATES: "1"}, "Commitments"),
-        ({RECORD_EXPERTS: "1"}, "RecordedExperts"),
+        ({"ASYNCRL_RECORD_STATES": "1"}, "CommittedStates"),
+        ({"ASYNCRL_RECORD_EXPERTS": "1"}, "RecordedExperts"),
         ({KEEP_SAMPLED: "1"}, "Interruptions"),
     ],
 )

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asyncrl.weights.quantization import quantize
+from asyncrl.extensions.quantization.rounding import quantize
+from asyncrl.extensions.quantization.settings import VARIABLE
 from asyncrl.weights.vllm_conversions import CONVERSIONS, converted
-from asyncrl.weights.vllm_plugin import QUANTIZATION
 
 LAYER = "model.layers.0.self_attn.q_proj"
 EXPERTS = "model.layers.0.mlp.experts"
@@ -23,7 +23,7 @@ def loaded(tensors, kind="qwen3"):
 
 @pytest.fixture(autouse=True)
 def exact(monkeypatch):
-    monkeypatch.delenv(QUANTIZATION, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
 
 
 def test_nothing_is_changed_of_what_needs_no_conversion():
@@ -34,7 +34,7 @@ def test_nothing_is_changed_of_what_needs_no_conversion():
 
 
 def test_a_quantising_engine_gets_rounded_weights_and_their_scales(monkeypatch):
-    monkeypatch.setenv(QUANTIZATION, "int8")
+    monkeypatch.setenv(VARIABLE, "int8")
     weight, norm = torch.randn(2, 3), torch.ones(3)
     found = loaded({f"{LAYER}.weight": weight, "model.norm.weight": norm})
     rounded, scales = quantize(weight, "int8")

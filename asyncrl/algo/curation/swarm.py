@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Group
+from asyncrl.types import NOT_SAMPLED, Group
 
 MAX_EPISODES = 64
 """The most episodes of one group."""
@@ -38,12 +38,17 @@ class Terms:
     """The most tokens of one trajectory."""
     max_reward: float
     """Absolute value of any reward that is believed."""
+    inputs: Set[str]
+    """The kinds of extras that models read; no group with any is taken or given."""
 
 
-def shareable(group: Group) -> bool:
-    """Whether others can train the group: one plain trajectory an episode, and rewards that differ."""
+def shareable(group: Group, inputs: Set[str]) -> bool:
+    """Whether others can train the group: one plain trajectory an episode, and rewards that differ.
+
+    inputs: the kinds of extras that models read.
+    """
     plain = all(
-        not (t.extras.keys() & {IMAGES, EXPERTS} or t.peer) and t.info.keys().isdisjoint(_TOLD_APART)
+        not (t.extras.keys() & inputs or t.peer) and t.info.keys().isdisjoint(_TOLD_APART)
         for t in group.usable
     )
     return plain and has_signal(group)
@@ -58,13 +63,14 @@ def has_signal(group: Group) -> bool:
     return len({(t.reward, *(turn.reward for turn in t.turns)) for t in group.usable}) > 1
 
 
-def published(groups: Sequence[Group], step: int, share: float, seed: int) -> list[Group]:
+def published(groups: Sequence[Group], step: int, share: float, seed: int, inputs: Set[str]) -> list[Group]:
     """Return which of a step's own groups others get to see: each with probability `share`, if it is of use to them.
 
     What only this run can use, or nobody else should read, is taken off: conversations, timings, extras.
+    inputs: see `shareable`.
     """
     rng = random.Random(f"{seed}/share/{step}")
-    chosen = [group for group in groups if rng.random() < share and shareable(group)]
+    chosen = [group for group in groups if rng.random() < share and shareable(group, inputs)]
     return [_bare(group) for group in chosen]
 
 
@@ -94,7 +100,7 @@ def refusal(group: Group, terms: Terms) -> str:
         return "size"
     if any(int(t.token_ids.max()) >= terms.num_token_ids for t in usable):
         return "tokens"
-    if any(t.extras.keys() & {IMAGES, EXPERTS} or bool(t.loss_mask[0]) for t in usable):
+    if any(t.extras.keys() & terms.inputs or bool(t.loss_mask[0]) for t in usable):
         return "tokens"
     rewards = [
         r for t in usable for r in (t.reward, *(turn.reward for turn in t.turns), *t.components.values())

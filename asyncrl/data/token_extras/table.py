@@ -12,13 +12,9 @@ from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Collector, Kind, Tokens
 from asyncrl.errors import InputError
 from asyncrl.extensions.table import Row, merged
-from asyncrl.types import COMMITMENTS, EXPERTS, IMAGES, Group
+from asyncrl.types import IMAGES, Group
 
-CORE = (
-    Row(name=EXPERTS, path="asyncrl.data.token_extras.experts:Experts", fields=(EXPERTS,)),
-    Row(name=IMAGES, path="asyncrl.data.token_extras.images:Images", fields=(IMAGES, "image_files")),
-    Row(name=COMMITMENTS, path="asyncrl.data.token_extras.commitments:Commitments", fields=(COMMITMENTS,)),
-)
+CORE = (Row(name=IMAGES, path="asyncrl.data.token_extras.images:Images", fields=(IMAGES, "image_files")),)
 ROWS = {row.name: row for row in merged("token_extras", CORE)}
 """By the name of each kind. Of a row's `fields` of the wire form an engine reports those that it knows under the same
 names."""

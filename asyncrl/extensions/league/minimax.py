@@ -33,7 +33,7 @@ from asyncrl.train.loop.callbacks import TrainerCallback
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.parts.critic import CRITIC, CriticModel, load_critic
-from asyncrl.train.parts.needed_models import matching, offloaded
+from asyncrl.train.parts.needed_models import forward_changes, offloaded
 from asyncrl.train.step.serve_rows import share_batch
 from asyncrl.train.step.step import StepReport
 from asyncrl.train.step.step_batch import Rows, StepBatch, row_to_score
@@ -269,8 +269,8 @@ def load_minimax(
     dtype = main.model.dtype
     if judged.settings["value"]["trunk"] == "shared":
         # Its states were sampled by another version: its own routers choose.
-        own = dataclasses.replace(matching(main), router_replay=False)
-        policy = load_policy(model, dtype, value_head=True, lora=main.lora, seed=main.run.seed, matching=own)
+        own = forward_changes(main, of_records=False)
+        policy = load_policy(model, dtype, value_head=True, lora=main.lora, seed=main.run.seed, changes=own)
         critic = MainCritic(policy, checkpoints, offloaded(config))
     else:
         critic = MainCritic(load_critic(model, dtype), checkpoints, offloaded(config))

@@ -45,4 +45,18 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield a place for scores that is sent no images."""
+    if recipe.train.old_policy != "trainer":
+        yield "train.old_policy"
+
+
+def untried(recipe: Recipe) -> Iterator[str]:
+    """Yield what nobody has run with it."""
+    if recipe.policies and recipe.train.old_policy == "interrupt":
+        yield "policies with train.old_policy='interrupt'"
+
+
+CONFLICTS = Conflicts(
+    sections=section_problems, objective=objective_problems, with_images=with_images, untried=untried
+)

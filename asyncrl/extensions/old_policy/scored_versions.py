@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.old_policy.interruption import interrupt
+from asyncrl.extensions.old_policy.sampled import Sequence
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import Refusal, TrainerCallback
@@ -33,8 +35,6 @@ from asyncrl.train.step.step_batch import Rows, StepBatch, row_to_score
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.train.step.whole_batch import rows_by_version, whole_batch
 from asyncrl.types import IMAGES, Trajectory
-from asyncrl.weights.interruption import interrupt
-from asyncrl.weights.sampled import Sequence
 
 if TYPE_CHECKING:
     from asyncrl.train.loop.publication import Publication

@@ -34,4 +34,10 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)
+def untried(recipe: Recipe) -> Iterator[str]:
+    """Yield what nobody has run with it."""
+    if recipe.section(SpeculationConfig).speculative.method != "off" and recipe.engine.pipeline_parallel > 1:
+        yield "engine.speculative.method with engine.pipeline_parallel"
+
+
+CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems, untried=untried)

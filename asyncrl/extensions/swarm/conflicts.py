@@ -20,7 +20,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             recipe.train.schedule == "periodic",
             "it trains on groups as they arrive",
         ),
-        ("train.router_replay", recipe.train.router_replay, "experts are those of another model"),
+        (
+            "train.router_replay",
+            value_at(recipe, "train.router_replay"),
+            "experts are those of another model",
+        ),
         ("policies", bool(recipe.policies), "groups are of one policy"),
         (
             "opponents.choose",

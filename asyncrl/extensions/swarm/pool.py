@@ -120,7 +120,13 @@ class SwarmPool:
 
     def trained(self, own: Sequence[Group], step: int, without: Collection[str] = ()) -> None:
         """Take note of a step that is committed: share of its own groups, but those `without`, and go on."""
-        chosen = published([g for g in own if g.id not in without], step, self.quota.share, self.quota.seed)
+        chosen = published(
+            [g for g in own if g.id not in without],
+            step,
+            self.quota.share,
+            self.quota.seed,
+            self.terms.inputs,
+        )
         bodies = [encode_group(group) for group in chosen]
         fitting = [body for body in bodies if len(body) <= MAX_GROUP_BYTES]
         with self._lock:

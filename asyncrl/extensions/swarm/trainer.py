@@ -12,6 +12,7 @@ import xxhash
 from asyncrl.algo.curation.swarm import Terms
 from asyncrl.config import Config
 from asyncrl.credentials import Credentials, read_credentials
+from asyncrl.data.token_extras.table import KINDS
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.extensions.swarm.pool import RECORD, Quota, Swarm, SwarmPool
 from asyncrl.extensions.swarm.settings import SwarmConfig
@@ -49,7 +50,8 @@ def open_swarm(config: Config, folder: Path, model: str, credentials: Credential
     num_token_ids, family = tokenizer_family(model)
     client = SwarmClient(given.url, _bearer(given.token_file, credentials), known["run"], folder.name, family)
     check_token(client, given.url)
-    terms = Terms(config.env.name, num_token_ids, config.engine.max_model_len, given.max_reward)
+    inputs = {name for name, kind in KINDS.items() if kind.read_by_models}
+    terms = Terms(config.env.name, num_token_ids, config.engine.max_model_len, given.max_reward, inputs)
     quota = Quota(given.groups, given.share, given.max_age, config.run.seed)
     return SwarmPool(quota, terms, client, folder / RECORD)
 

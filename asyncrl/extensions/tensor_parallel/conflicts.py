@@ -29,11 +29,16 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         ("train.sequence_parallel", train.sequence_parallel > 1, "1", "both divide the heads over ranks"),
         ("train.optimizer", train.optimizer == "muon", "another one", "Muon needs whole matrices"),
-        ("train.router_replay", train.router_replay, "false", "models with experts are not divided"),
+        (
+            "train.router_replay",
+            value_at(recipe, "train.router_replay"),
+            "false",
+            "models with experts are not divided",
+        ),
         ("lora.rank", recipe.lora.rank > 0, "0", "adapters are not divided"),
         (
             "engine.quantization",
-            recipe.engine.quantization != "off",
+            value_at(recipe, "engine.quantization") != "off",
             "'off'",
             "each rank would round its own part",
         ),
@@ -55,4 +60,18 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
         )
 
 
-CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)
+def with_images(recipe: Recipe) -> Iterator[str]:
+    """Yield ranks that have no part of a vision tower."""
+    if recipe.train.tensor_parallel > 1:
+        yield "train.tensor_parallel"
+
+
+def untried(recipe: Recipe) -> Iterator[str]:
+    """Yield what nobody has run with it."""
+    if recipe.policies and recipe.train.tensor_parallel > 1:
+        yield "policies with train.tensor_parallel"
+
+
+CONFLICTS = Conflicts(
+    sections=section_problems, objective=objective_problems, with_images=with_images, untried=untried
+)

@@ -12,13 +12,13 @@ from typing import Any
 from asyncrl.algo.registry import did_you_mean
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
 from asyncrl.algo.signature import top_level_names
-from asyncrl.buffer.body_files import MAX_GROUP_BYTES
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
-from asyncrl.config_sections import SCRIPTED, SELF_TEACHER, is_loaded, is_url
+from asyncrl.config_sections import SCRIPTED, is_loaded
 from asyncrl.conflicts.between import check_policy_objectives
+from asyncrl.conflicts.registry import FEATURES
 from asyncrl.env.config_check import (
     check_environment,
     check_place,
@@ -42,19 +42,13 @@ from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.additions import additions
-from asyncrl.services.engine.kv_offload import check_kv_offload
-from asyncrl.services.engine.numerics import check_numerics
 from asyncrl.tasks.data_rows import has_rows
 from asyncrl.tasks.tasks import tasks_of
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
-from asyncrl.weights.transports.nixl.agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
-MIB = 2**20
-TOKEN_BYTES = 16
-"""The bytes of a token in a group: its id, log-probability, version and mask."""
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
 
@@ -129,16 +123,15 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     check_extensions(config, alone)
     described = check_model("model.path", config.model.path, config)
     _check_whole(described, "model.path", config.model.path)
-    check_group_size(config, described)
+    for row in rows("model_checks"):
+        if row.wanted(config):
+            row.load()(config, described)
     if config.sft.data:
         check_supervised(config)
     notes = check_turn_format(config, tools)
     check_engine(config)
-    check_same_reductions(config)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
-    if config.engine.weight_transfer == "nixl" and alone:
-        check_nixl()
     check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)
@@ -233,8 +226,6 @@ def check_rewards(config: Config) -> None:
 def check_engine(config: Config) -> None:
     """Raise `ConfigError` for what this machine's vLLM does not have of what a recipe asks of engines."""
     additions(config, publishes=True)
-    check_numerics(config.engine)
-    check_kv_offload(config.engine.kv_offload_gib)
 
 
 def check_extensions(config: Config, alone: bool = True) -> None:
@@ -309,43 +300,8 @@ def _check_whole(description: Mapping[str, Any], key: str, path: str) -> None:
         raise ConfigError(
             f"{key}: {path!r} is quantised ({quantized.get('quant_method')}), and its engine could not load the whole "
             "weights that are trained; give the model in bfloat16, as transformers saves it when it is loaded with "
-            "dequantize=True in its quantization_config. engine.quantization rounds while sampling"
+            "dequantize=True in its quantization_config. Engines can round while sampling (docs/engine-and-trainer.md)"
         )
-
-
-def check_group_size(config: Config, description: Mapping[str, Any]) -> None:
-    """Refuse groups that the buffer would not take: the experts of each token are the most of them.
-
-    Raises `ConfigError`.
-    """
-    text = description.get("text_config") or description
-    chosen, layers = text.get("num_experts_per_tok", 0), text.get("num_hidden_layers", 0)
-    if not config.train.router_replay or not chosen:
-        return
-    experts = text.get("num_experts") or text.get("num_local_experts") or text.get("n_routed_experts") or 0
-    token_bytes = TOKEN_BYTES + chosen * layers * (1 if experts <= 256 else 2)
-    needed = config.rollout.group_size * config.max_tokens * token_bytes
-    if needed > MAX_GROUP_BYTES:
-        most = MAX_GROUP_BYTES // (token_bytes * config.rollout.group_size)
-        raise ConfigError(
-            f"train.router_replay: a group of rollout.group_size={config.rollout.group_size} episodes of "
-            f"engine.max_model_len={config.engine.max_model_len} tokens with their experts has {needed / MIB:.0f} MiB, "
-            f"and the buffer takes {MAX_GROUP_BYTES / MIB:.0f}; have smaller groups, or at most {most:,} tokens"
-        )
-
-
-def check_same_reductions(config: Config) -> None:
-    """Refuse a group of trainer and engines of which one side alone has NCCL's settings of batch invariance.
-
-    Raises `ConfigError`.
-    """
-    for name in ("", *config.policies):
-        engine = config.policy(name).engine
-        if engine.batch_invariant and engine.weight_transfer == "collective":
-            raise ConfigError(
-                "engine.batch_invariant: sets NCCL's algorithm in the engines alone, and "
-                "engine.weight_transfer='collective' is a group of theirs with the trainer; use 'shared_file' or 'http'"
-            )
 
 
 def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> None:
@@ -358,22 +314,8 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
                 "model.path (docs/images.md)"
             )
         return
-    blind = {
-        "lora.rank": bool(config.lora.rank),
-        "engine.keep_kv": config.engine.keep_kv,
-        "engine.quantization": config.engine.quantization != "off",
-        "train.offload_activations": config.train.offload_activations,
-        "train.sequence_parallel": config.train.sequence_parallel > 1,
-        "train.tensor_parallel": config.train.tensor_parallel > 1,
-        "train.old_policy": config.train.old_policy != "trainer",
-        "reference.path": is_url(config.reference.path),
-        "teacher.path": is_url(config.teacher.path) or config.teacher.path == SELF_TEACHER,
-    }
-    for key, given in blind.items():
-        if given:
-            raise ConfigError(
-                f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)"
-            )
+    for key in (key for one in FEATURES for key in one.with_images(config)):
+        raise ConfigError(f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)")
 
 
 def check_supervised(config: Config) -> None:

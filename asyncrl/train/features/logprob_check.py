@@ -10,11 +10,11 @@ versions whose weights are no longer there are not compared.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,8 @@ from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.train.step.whole_batch import rows_by_version, whole_batch
 from asyncrl.types import Trajectory
 
-if TYPE_CHECKING:
-    from asyncrl.train.features.commitment_check import States
-
+Computed = dict[int, np.ndarray]
+"""By row, an output [S,C] float32 of the forward pass for its sampled tokens; NaN where it was not computed."""
 MIN_TOKENS = 16
 """A mean over fewer tokens proves nothing."""
 
@@ -106,7 +105,7 @@ def compare(
     settings: StepSettings,
     weights_dir: Path | None = None,
     kept_kv: bool = False,
-    states: States | None = None,
+    outputs: Mapping[str, Computed] | None = None,
 ) -> list[Comparison]:
     """Compare a sample of the batch's tokens with the policies that sampled them. A collective; equal on every rank.
 
@@ -114,7 +113,8 @@ def compare(
 
     weights_dir: where the weights of earlier versions may be found; None compares the tokens of the step's own version
     alone. kept_kv: engines keep their cache across versions, so what a turn samples after a change depends on both and
-    is not compared. states: filled with the hidden states of the compared tokens, on the first rank.
+    is not compared. outputs: what else to compute of the compared tokens, by names of `TrainEngine.outputs`; filled on
+    the first rank.
     """
     if not (tolerance.max_logp_error or tolerance.max_token_error) or not tolerance.sample_tokens:
         return []
@@ -126,7 +126,7 @@ def compare(
     for version, rows in chosen:
         with _policy(engine, step, version, weights_dir) as score:
             if score is not None:
-                _measure(errors, engine, batch, rows, version, settings, score, states)
+                _measure(errors, engine, batch, rows, version, settings, score, outputs or {})
     found = engine.on_first(lambda: _comparisons(batch, errors, kept_kv))
     return [Comparison(*one) for one in found]
 
@@ -188,11 +188,11 @@ def _measure(
     version: int,
     settings: StepSettings,
     score: Callable[..., dict[str, Tensor]],
-    states: States | None,
+    outputs: Mapping[str, Computed],
 ) -> None:
-    """Fill in the differences, and the states, of the tokens that `version` sampled in `rows`; a NaN sent counts as
+    """Fill in the differences, and the outputs, of the tokens that `version` sampled in `rows`; a NaN sent counts as
     infinite."""
-    names = ("logp",) if states is None else ("logp", "states")
+    names = ("logp", *outputs)
     found = whole_batch(
         engine, batch, settings,
         lambda some: score(some.token_ids, some.mask, settings.temperature, names, extras=some.extras),
@@ -205,9 +205,9 @@ def _measure(
         difference = (logp.row(row) - sent).abs().nan_to_num(torch.inf, torch.inf)
         mine = torch.from_numpy(t.versions[t.loss_mask] == version)
         errors.row(row)[mine] = difference[mine]
-        if states is not None:
-            computed = found["states"].row(row).view(len(mine), -1).numpy()
-            states.setdefault(row, np.full_like(computed, np.nan))[mine] = computed[mine]
+        for name, filled in outputs.items():
+            computed = found[name].row(row).view(len(mine), -1).numpy()
+            filled.setdefault(row, np.full_like(computed, np.nan))[mine] = computed[mine]
 
 
 def _policy(

@@ -1,19 +1,21 @@
-"""Refuses batches that were not sampled from the policy: by their log-probabilities, and by commitments of engines.
+"""Refuses batches that were not sampled from the policy.
 
-Both are compared in one forward pass (`asyncrl.train.features.logprob_check`,
-`asyncrl.train.features.commitment_check`).
+Their log-probabilities are compared (`asyncrl.train.features.logprob_check`), and whatever else extensions compare with
+outputs of the same forward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 from asyncrl.config import Config
+from asyncrl.extensions.table import rows
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.features.logprob_check import (
     Comparison,
+    Computed,
     Tolerance,
     compare,
     comparison_metrics,
@@ -26,30 +28,46 @@ from asyncrl.train.loop.callbacks import Refusal, TrainerCallback
 from asyncrl.train.step.step_batch import StepBatch
 from asyncrl.train.step.step_settings import StepSettings
 
-if TYPE_CHECKING:
-    from asyncrl.train.features.commitment_check import Finding, States
+
+class OutputCheck(Protocol):
+    """What an extension compares of a batch with an output of the pass that computes its tokens again."""
+
+    output: ClassVar[str]
+    """The output of `TrainEngine.outputs` that it reads; several may read one."""
+
+    def refuses(self, engine: TrainEngine, batch: StepBatch, computed: Computed) -> Refusal | None:
+        """Return why groups are refused, for which their workers are blamed; None where they may be trained. A
+        collective, equal on all ranks.
+
+        computed: filled on the first rank alone.
+        """
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return metrics of the newest batch."""
+        ...
 
 
 class SampledCheck(TrainerCallback):
     """Compares each batch with the versions that are said to have sampled it, on all ranks.
 
     weights_dir: where the publisher leaves the weights of the previous version; None to check the newest one alone.
+    further: what else is compared in the same pass.
     """
 
-    def __init__(self, config: Config, weights_dir: Path | None) -> None:
+    def __init__(self, config: Config, weights_dir: Path | None, further: Sequence[OutputCheck] = ()) -> None:
         self.config = config
         self.weights_dir = weights_dir
+        self.further = further
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""
-        self.commitments: list[Finding] = []
-        """How its commitments compare with the trainer's hidden states."""
 
     def refuses(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Refusal | None:
         """If the buffer crashes and forgets a refusal, the batch comes again and fails the same check."""
         tolerance = Tolerance.of(self.config.train.max_logp_error)
         kept_kv = self.config.engine.keep_kv
-        states: States | None = {} if self.config.train.commitments else None
-        parts = compare(engine, batch, tolerance, settings, self.weights_dir, kept_kv, states)
+        outputs: dict[str, Computed] = {one.output: {} for one in self.further}
+        parts = compare(engine, batch, tolerance, settings, self.weights_dir, kept_kv, outputs)
         self.comparisons = of_groups(parts)
         wrong, engines = disagreeing(self.comparisons, tolerance), {}
         reasons, refused = [], [one.group for one in wrong]
@@ -57,9 +75,10 @@ class SampledCheck(TrainerCallback):
             from asyncrl.train.features.faulty_engine import faulty_engines
 
             reasons, engines = [disagreement(wrong, batch.step, tolerance)], faulty_engines(parts, tolerance)
-        if states is not None and (forged := self._forged(engine, batch, states)):
-            reasons.append(forged.reason)
-            refused, engines = [*refused, *forged.groups], {}
+        for one in self.further:
+            if found := one.refuses(engine, batch, outputs[one.output]):
+                reasons.append(found.reason)
+                refused, engines = [*refused, *found.groups], {}
         self._keep(engine, None if reasons else batch.step)
         return Refusal(list(dict.fromkeys(refused)), "; ".join(reasons), engines) if reasons else None
 
@@ -75,28 +94,14 @@ class SampledCheck(TrainerCallback):
         else:
             engine.kept_shares.keep(version)
 
-    def _forged(self, engine: TrainEngine, batch: StepBatch, states: States) -> Refusal | None:
-        """Return why groups are refused whose commitments are not to the trainer's hidden states."""
-        from asyncrl.train.features.commitment_check import ALLOWED, Finding, examine, unfit, unfit_reason
-
-        self.commitments = [Finding(*one) for one in engine.on_first(lambda: examine(batch, states))]
-        allowed = ALLOWED[engine.states_dtype]
-        forged = unfit(self.commitments, allowed)
-        return (
-            Refusal([one.group for one in forged], unfit_reason(forged, batch.step, allowed))
-            if forged
-            else None
-        )
-
     def metrics(self, step: int) -> Mapping[str, Any]:
         found = dict(comparison_metrics(self.comparisons))
-        if self.config.train.commitments:
-            from asyncrl.train.features.commitment_check import commitment_metrics
-
-            found |= commitment_metrics(self.commitments)
+        for one in self.further:
+            found |= one.metrics()
         return found
 
 
 def sampled_check(context: CallbackContext) -> SampledCheck:
     """Return the callback of a run."""
-    return SampledCheck(context.config, context.arguments.weights_dir)
+    further = [row.load()(context) for row in rows("sampled_checks") if row.wanted(context)]
+    return SampledCheck(context.config, context.arguments.weights_dir, further)

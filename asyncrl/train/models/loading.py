@@ -6,8 +6,8 @@ Nothing is imported of what is not asked for.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -26,18 +26,13 @@ from asyncrl.train.models.policy import (
 )
 from asyncrl.train.models.prefix_tree import enable_prefix_trees
 
+if TYPE_CHECKING:
+    from asyncrl.train.models.forward_change import ForwardChange
+
 FULL = LoraConfig()
 """No adapter: all weights are trained."""
 RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
 """Parts of the names under which transformers' models keep the rates of what is random in training mode."""
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """In what a model's forward passes follow the engine that sampled."""
-
-    router_replay: bool = False
-    quantization: str = "off"
 
 
 def load_policy(
@@ -47,7 +42,7 @@ def load_policy(
     value_head: bool = False,
     lora: LoraConfig = FULL,
     seed: int = 0,
-    matching: Matching = Matching(),
+    changes: Sequence[ForwardChange] = (),
     offload_activations: bool = False,
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is.
@@ -66,16 +61,9 @@ def load_policy(
         from asyncrl.train.models.lora import add_adapter
 
         add_adapter(model, lora, seed)
-    if matching.quantization != "off":
-        if not text_alone:
-            raise ConfigError(f"engine.quantization: must be off for {path}, a vision model")
-        from asyncrl.train.models.quantized_forward import quantize_forward
-
-        quantize_forward(model, matching.quantization)
-    if matching.router_replay:
-        from asyncrl.train.models import router_replay
-
-        inputs.append(router_replay.RouterReplay(model))
+    for change in changes:
+        if (read := change.apply(model, path, text_alone)) is not None:
+            inputs.append(read)
     if value_head:
         from asyncrl.train.models.value_head import HEAD, new_head
 
@@ -93,10 +81,10 @@ def load_policy(
 
 
 def load_frozen(
-    path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0, matching: Matching = Matching()
+    path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0, changes: Sequence[ForwardChange] = ()
 ) -> PolicyModel:
     """Load a causal LM that is only read: a reference, a teacher, an averaged policy."""
-    policy = load_policy(path, dtype, lora=lora, seed=seed, matching=matching)
+    policy = load_policy(path, dtype, lora=lora, seed=seed, changes=changes)
     return policy.eval().requires_grad_(False)
 
 

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
+from asyncrl.extensions.table import rows
 from asyncrl.gpus import check_fused_kernel
 from asyncrl.train.arguments import TrainerArguments
 from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
-from asyncrl.train.models.loading import Matching, load_frozen, load_policy
+from asyncrl.train.models.loading import load_frozen, load_policy
 from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.train.step.part_table import PartContext, made
 
 if TYPE_CHECKING:
+    from asyncrl.train.models.forward_change import ForwardChange
     from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
 
 
@@ -25,7 +27,7 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
             model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
-            matching(config), config.train.offload_activations,
+            forward_changes(config), config.train.offload_activations,
         )  # fmt: skip
     return _with_kernel(config, policy)
 
@@ -78,11 +80,14 @@ def offloaded(config: Config) -> bool:
 
 def load_copy(config: Config, model: str) -> PolicyModel:
     """Load a copy that can take over the policy's weights; it starts as the policy does."""
-    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, matching(config))
+    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, forward_changes(config))
     return _with_kernel(config, copy)
 
 
-def matching(config: Config) -> Matching:
-    """Return in what the policy's forward passes, and those of its copies, follow its engines."""
-    quantization = config.engine.quantization if config.train.quantized_forward else "off"
-    return Matching(config.train.router_replay, quantization)
+def forward_changes(config: Config, of_records: bool = True) -> tuple[ForwardChange, ...]:
+    """Return in what the policy's forward passes, and those of its copies, follow its engines.
+
+    of_records: False leaves out what follows records of each token, where there are none.
+    """
+    found: list[ForwardChange] = [row.load()(config) for row in rows("forward_changes") if row.wanted(config)]
+    return tuple(one for one in found if of_records or not one.follows_records)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from asyncrl.algo.curation.signal import succeeded
 from asyncrl.algo.metrics import Metric, Metrics, mean_over
+from asyncrl.data.token_extras.table import shown_to_all
 from asyncrl.errors import ConfigError
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.token_scores import Compared, Projection
@@ -31,7 +32,7 @@ from asyncrl.train.step.step_part import StepPart
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.train.step.step_tensors import StepTensors
 from asyncrl.train.step.whole_batch import whole_batch
-from asyncrl.types import EXPERTS, IMAGES, NOT_SAMPLED, Trajectory
+from asyncrl.types import IMAGES, NOT_SAMPLED, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class SelfTeacher(StepPart):
             return Shown(share_batch(engine, None), engine.on_first(list))
         chosen, too_long = choose_successes(batch, self.max_tokens)
         rows = tuple(
-            _after(batch.trajectories[chosen[row]], t) if row in chosen else t.without(EXPERTS)
+            _after(batch.trajectories[chosen[row]], t) if row in chosen else _unrecorded(t)
             for row, t in enumerate(batch.trajectories)
         )
         shown = share_batch(engine, StepBatch(rows, batch.group, batch.step))
@@ -155,6 +156,11 @@ def _end(t: Trajectory) -> int:
     return int(np.flatnonzero(t.loss_mask)[-1]) + 1
 
 
+def _unrecorded(t: Trajectory) -> Trajectory:
+    """Return a row without what is recorded of the model that sampled it."""
+    return replace(t, extras=shown_to_all(t.extras))
+
+
 def _after(success: Trajectory, t: Trajectory) -> Trajectory:
     """Return a row after what its teacher is shown, of which nothing is trained."""
     if IMAGES in success.extras or IMAGES in t.extras:
@@ -163,7 +169,7 @@ def _after(success: Trajectory, t: Trajectory) -> Trajectory:
         )
     read = success.token_ids[: _end(success)]
     return replace(
-        t.without(EXPERTS),
+        _unrecorded(t),
         token_ids=np.concatenate([read, t.token_ids]),
         loss_mask=np.concatenate([np.zeros(len(read), bool), t.loss_mask]),
         behavior_logprobs=np.concatenate([np.zeros(len(read), np.float32), t.behavior_logprobs]),

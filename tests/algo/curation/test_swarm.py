@@ -18,7 +18,8 @@ from asyncrl.algo.curation.swarm import (
 from asyncrl.types import FailureClass, Task
 from tests.train.factories import group, trajectory
 
-TERMS = Terms("gridworld", num_token_ids=250, max_tokens=18, max_reward=1.0)
+INPUTS = {"images", "routed_experts"}
+TERMS = Terms("gridworld", num_token_ids=250, max_tokens=18, max_reward=1.0, inputs=INPUTS)
 
 
 def plain(name="t", rewards=(0.0, 1.0), **changes):
@@ -32,13 +33,13 @@ def test_others_see_the_share_of_groups_with_a_signal_and_nothing_that_is_only_t
     told = replace(plain("told"), worker="w")
     told = replace(told, trajectories=(*told.trajectories, trajectory("told", 2, failure=FailureClass.AGENT)))
     groups = [told, plain("flat", [1.0, 1.0]), group("team", [0.0, 1.0])]
-    (shown,) = published(groups, 0, 1.0, 7)
+    (shown,) = published(groups, 0, 1.0, 7, INPUTS)
     assert (shown.id, shown.worker, len(shown.trajectories)) == ("g-told", "", 2)
     assert all(t.info == {} and t.timing == {} for t in shown.trajectories)
     assert [t.reward for t in shown.trajectories] == [0.0, 1.0]
-    assert published(groups, 0, 0.0, 7) == []
+    assert published(groups, 0, 0.0, 7, INPUTS) == []
     many = [plain(f"t{i}") for i in range(400)]
-    half = [len(published(many, step, 0.5, 7)) for step in range(3)]
+    half = [len(published(many, step, 0.5, 7, INPUTS)) for step in range(3)]
     assert all(160 < n < 240 for n in half)
     assert len(set(half)) > 1, "other groups in other steps"
 

@@ -11,6 +11,8 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.old_policy.interruption import interrupt
+from asyncrl.extensions.old_policy.sampled import Sequence
 from asyncrl.extensions.old_policy.scored_versions import Interrupting, ScoredVersions
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
@@ -19,9 +21,7 @@ from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Turn
 from asyncrl.weights.files import write_weights
-from asyncrl.weights.interruption import interrupt
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.sampled import Sequence
 from tests.train.factories import group
 from tests.train.one_step import Learner, make_engine
 from tests.train.scripted_run import Scripted, make_trainer

@@ -12,15 +12,16 @@ import psutil
 import pytest
 import torch
 
-from asyncrl.algo.commitments import tokens_of
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.extensions.commitments.commitment import COMMITMENTS, tokens_of
+from asyncrl.extensions.commitments.findings import differences
+from asyncrl.extensions.router_replay.replay import Replayed
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.features.commitment_check import differences
 from asyncrl.train.models.checkpoint_form import checkpoint_form
-from asyncrl.train.models.loading import Matching, load_policy
+from asyncrl.train.models.loading import load_policy
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
-from asyncrl.types import COMMITMENTS, Group, Status, Task
+from asyncrl.types import Group, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.credentials import AUTHORIZED
 from tests.engines import ENGINE, serving
@@ -30,7 +31,7 @@ from tests.services.engine.test_engine_collective import change, disagreement
 from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
-REPLAY = Matching(router_replay=True)
+REPLAY = (Replayed(),)
 TOLERANCE = 1e-4
 BLOCK = 32
 TASK = Task("t", "gridworld")
@@ -191,7 +192,7 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
         assert (by_version[0] != by_version[1]).any()
 
     policy.save_pretrained(path)
-    exact = load_policy(str(path), "float32", matching=REPLAY)
+    exact = load_policy(str(path), "float32", changes=REPLAY)
     assert float(logp_errors(exact, [later], True).max()) < TOLERANCE
     assert max(worst(later, states(policy, later))) < 0.1
     another_prompt = later.token_ids.copy()
@@ -203,7 +204,7 @@ def test_experts_are_reported_and_replayed_over_turns_caches_preemption_and_upda
     expected = token_logp(policy, prompt, later.token_ids[len(prompt) :])
     np.testing.assert_allclose(later.behavior_logprobs[len(prompt) :], expected, atol=TOLERANCE)
     # A trainer that rounds differently than its engine sends tokens to other experts, unless it is told theirs.
-    coarse = load_policy(str(path), "bfloat16", matching=REPLAY)
+    coarse = load_policy(str(path), "bfloat16", changes=REPLAY)
     without, replayed = (logp_errors(coarse, [later], replay) for replay in (False, True))
     assert float(replayed.max()) < float(without.max())
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from asyncrl.extensions.quantization.forward import Quantized
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.models.loading import Matching, load_policy
+from asyncrl.train.models.loading import load_policy
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
 from tests.services.engine.test_engine import contexts
@@ -37,7 +38,9 @@ def models(tiny_model, tmp_path_factory):
 
 def errors(folder, quantization, prompts, answers):
     """Differences of the engine's log-probabilities from the trainer's."""
-    policy = load_policy(str(folder), "float32", matching=Matching(quantization=quantization))
+    policy = load_policy(
+        str(folder), "float32", changes=[Quantized(quantization)] if quantization != "off" else []
+    )
     found = []
     for prompt, answer in zip(prompts, answers, strict=True):
         token_ids = torch.tensor(np.concatenate([prompt, answer.token_ids]))[None].long()

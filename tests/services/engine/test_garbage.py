@@ -18,7 +18,7 @@ from asyncrl.services.engine.health import APART_S, EngineHealth
 from asyncrl.services.engine.messages import GarbageError, check_answer, checked_state, frame_limit
 from asyncrl.services.engine.placement import Health
 from asyncrl.services.engine.router import EngineRouter
-from asyncrl.types import COMMITMENTS, EXPERTS, Decoding
+from asyncrl.types import Decoding
 
 STATE = {
     "version": 0,
@@ -275,7 +275,7 @@ def test_an_engine_set_apart_stays_so_whatever_it_answers_meanwhile_and_longer_e
 
 
 def test_what_was_asked_for_is_taken_and_its_frames_may_be_as_large():
-    extras = {EXPERTS: 0, COMMITMENTS: True}
+    extras = {"routed_experts": 0, "commitments": True}
     asked = request(decoding=Decoding(top_logprobs=1, prompt_logprobs=True), extras=extras)
     listed = [[[5, 9], [-0.5, -math.inf]]] * 3
     experts = {"data": bytes(12), "dtype": "|u1", "shape": [6, 2, 1]}

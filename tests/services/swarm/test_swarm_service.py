@@ -20,7 +20,7 @@ from tests.train.factories import group
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 FAMILY, OTHER = "1" * 32, "2" * 32
-TERMS = Terms("gridworld", num_token_ids=250, max_tokens=64, max_reward=1.0)
+TERMS = Terms("gridworld", num_token_ids=250, max_tokens=64, max_reward=1.0, inputs=frozenset())
 
 
 class Served:

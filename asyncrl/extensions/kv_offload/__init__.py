@@ -1,0 +1,1 @@
+"""A tier of the engines' KV cache in host memory."""
