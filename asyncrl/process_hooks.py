@@ -35,6 +35,14 @@ def lower_priority(nice: int) -> None:
         group.write(str(nice))
 
 
+def set_threads(threads: int) -> None:
+    """Bound the CPU threads of torch in this process; 0 leaves torch's choice."""
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
 @contextlib.contextmanager
 def collecting_no_garbage() -> Iterator[None]:
     """Keep the garbage collector away from large imports: what they make stays, and looking through it again and again

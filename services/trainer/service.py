@@ -13,6 +13,7 @@ import time
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import load_config
 from asyncrl.endpoint import wait_for_addresses
+from asyncrl.process_hooks import set_threads
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.heartbeat import Heartbeat
 from asyncrl.services.trainer.recorder import Recorder, make_checkpointer
@@ -26,7 +27,6 @@ from asyncrl.train.loop.callbacks import Recording
 from asyncrl.train.loop.configured import configured, prepare
 from asyncrl.train.loop.recover import recover
 from asyncrl.train.loop.trainer import Trainer
-from asyncrl.train.models.threads import set_threads
 from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
 from asyncrl.extensions.table import rows
+from asyncrl.gpus import check_fused_kernel
 from asyncrl.train.arguments import TrainerArguments
 from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading, engine_for_reading
 from asyncrl.train.models.loading import load_frozen, load_policy
@@ -66,8 +67,6 @@ def load_other(config: Config, path: str) -> PolicyModel:
 def _with_kernel(config: Config, policy: PolicyModel) -> PolicyModel:
     """Have a policy compute log-probabilities as `train.fused_logprobs` says. Raises `ConfigError`."""
     if config.train.fused_logprobs:
-        from asyncrl.gpus import check_fused_kernel
-
         check_fused_kernel()
         policy.fused = True
     return policy

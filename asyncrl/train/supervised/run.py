@@ -18,6 +18,7 @@ from asyncrl.config import Config, load_config
 from asyncrl.config_sections import SCRIPTED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.process_hooks import set_threads
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.deepspeed_engine import (
@@ -28,7 +29,6 @@ from asyncrl.train.engine.deepspeed_engine import (
 )
 from asyncrl.train.loop.metrics_log import MetricsLog
 from asyncrl.train.models.loading import load_policy
-from asyncrl.train.models.threads import set_threads
 from asyncrl.train.supervised.demonstrations import Demonstration, Encoded, demonstrations
 from asyncrl.train.supervised.episodes import check_run, episodes
 from asyncrl.train.supervised.examples import (

@@ -27,11 +27,11 @@ from asyncrl.env.registry import load_env
 from asyncrl.extensions.settings import composed_section
 from asyncrl.image_processor import ImageProcessor
 from asyncrl.images import has_images
+from asyncrl.process_hooks import set_threads
 from asyncrl.progress import Progress, progress
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.policy import PolicyModel, run_rows
 from asyncrl.train.models.prefix_tree import enable_prefix_trees
-from asyncrl.train.models.threads import set_threads
 from asyncrl.train.models.tiny_model import (
     IMAGE_PAD,
     build_model,
