@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.images import MAX_BYTES, image_part
+from asyncrl.images import MAX_BYTES, has_images, image_part, is_image
 from asyncrl.types import Message
 
 MARK = "<image>"
@@ -34,13 +34,30 @@ def read_pictures(column: str, found: Any, folders: Sequence[Path]) -> list[dict
     return parts
 
 
-def show(messages: list[Message], images: Sequence[dict[str, Any]]) -> None:
+def read_own_pictures(messages: list[Message], folders: Sequence[Path]) -> None:
+    """Read the images that parts of messages hold or name themselves, as `{"type": "image", "image": ...}` or as
+    `{"type": "image_url", "image_url": {"url": ...}}`.
+
+    folders: as in `read_pictures`. Raises `ValueError` for what is no image.
+    """
+    for number, message in enumerate(messages):
+        content = message.get("content")
+        if isinstance(content, list) and any(_own(part) is not None for part in content):
+            read = [
+                part if (own := _own(part)) is None else read_pictures("content", own, folders)[0]
+                for part in content
+            ]
+            messages[number] = message | {"content": read}
+
+
+def show(messages: list[Message], images: Sequence[dict[str, Any]], marked: bool = True) -> None:
     """Put images where the messages have `<image>` or parts of the type "image"; where they have none of either, before
     the text of the user's last message.
 
+    marked: whether `<image>` in a text is such a place, as it is where the row's images are shown.
     Raises `TypeError` for content that is no parts, `ValueError` where there are more or fewer places than images.
     """
-    shown = [_parts(message) for message in messages]
+    shown = [_parts(message, marked) for message in messages]
     places = sum(part == {"type": "image"} for parts in shown for part in parts)
     if not places and images:
         last = next((n for n in reversed(range(len(messages))) if messages[n]["role"] == "user"), None)
@@ -48,7 +65,8 @@ def show(messages: list[Message], images: Sequence[dict[str, Any]]) -> None:
             raise ValueError("the prompt has no message of the user that could show an image")
         messages[last] = messages[last] | {"content": [*images, *shown[last]]}
     elif places != len(images):
-        raise ValueError(f"the prompt has places for {places} images, and the row has {len(images)}")
+        hint = "" if marked else "; data.images names the column that has them"
+        raise ValueError(f"the prompt has places for {places} images, and the row has {len(images)}{hint}")
     left = iter(images if places else ())
     for number, parts in enumerate(shown):
         if {"type": "image"} in parts:
@@ -56,7 +74,26 @@ def show(messages: list[Message], images: Sequence[dict[str, Any]]) -> None:
             messages[number] = messages[number] | {"content": filled}
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
+def show_as_in(messages: list[Message], opening: Sequence[Message]) -> None:
+    """Put the images of a row's opening messages into its whole conversation, which has been read without them.
+
+    Raises as `show` does.
+    """
+    if has_images(opening) and not has_images(messages):
+        show(messages, [part for message in opening for part in _parts(message) if is_image(part)])
+
+
+def _own(part: Any) -> Any:
+    """Return what a part gives as its image; None where it gives none."""
+    if not isinstance(part, Mapping) or part.get("type") not in ("image", "image_url"):
+        return None
+    found = next(
+        (part[key] for key in ("image_url", "image", "url", "path", "base64") if part.get(key)), None
+    )
+    return found.get("url") or found if isinstance(found, Mapping) else found
+
+
+def _parts(message: Message, marked: bool = True) -> list[dict[str, Any]]:
     """Return a message's content as parts, with `{"type": "image"}` where an image is to stand."""
     content = message.get("content")
     given = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
@@ -68,7 +105,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
             )
         if part.get("type") == "image":
             parts.append({"type": "image"})
-        elif part.get("type") == "text" and message.get("role") != "assistant":
+        elif part.get("type") == "text" and message.get("role") != "assistant" and marked:
             parts += _split(str(part.get("text") or ""))
         else:
             parts.append(dict(part))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
-from asyncrl.rows.pictures import read_pictures, show
+from asyncrl.rows.pictures import read_own_pictures, read_pictures, show
 from asyncrl.rows.question import chosen_label, question_columns, whole_question
 from asyncrl.types import Message
 
@@ -87,8 +87,13 @@ class Template:
             messages.pop()
         if not any(_says_something(message) for message in messages):
             raise ValueError("the prompt is empty")
-        if self.images:
-            show(messages, read_pictures(self.images, row.get(self.images), self._folders))
+        read_own_pictures(messages, self._folders)
+        if self.images or any(isinstance(message.get("content"), list) for message in messages):
+            show(
+                messages,
+                read_pictures(self.images, row.get(self.images) if self.images else None, self._folders),
+                bool(self.images),
+            )
         if self.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": fill(self.system, row)})
         return messages

@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from asyncrl.config_sections import DataConfig
+from asyncrl.errors import InputError
 from asyncrl.images import MAX_BYTES
 from asyncrl.rows.data import open_data
-from asyncrl.rows.pictures import read_pictures, show
+from asyncrl.rows.pictures import read_own_pictures, read_pictures, show
 
 
 def png(color="red"):
@@ -115,6 +116,46 @@ def test_rows_of_the_hub_name_no_files_of_this_machine(tmp_path):
 def test_images_stand_where_the_messages_say_and_else_before_the_users_last_text(messages, expected):
     show(messages, [SHOWN, ALSO])
     assert messages == expected
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "image": "red.png"},
+        {"type": "image", "url": uri(RED)},
+        {"type": "image", "path": "red.png"},
+        {"type": "image", "base64": base64.b64encode(RED).decode()},
+        {"type": "image_url", "image_url": {"url": "red.png"}},
+        {"type": "image_url", "image_url": uri(RED)},
+    ],
+)
+def test_parts_of_messages_may_hold_or_name_their_images(part, tmp_path):
+    (tmp_path / "red.png").write_bytes(RED)
+    messages = [user("A"), user([text("B"), part])]
+    read_own_pictures(messages, [tmp_path])
+    assert messages == [user("A"), user([text("B"), SHOWN])]
+
+
+def test_addresses_in_parts_of_messages_are_refused():
+    with pytest.raises(ValueError, match=r"content: https://x.org/a.png: addresses are not fetched"):
+        read_own_pictures([user([{"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}])], [])
+
+
+def test_a_place_for_an_image_needs_a_column_that_has_it(tmp_path):
+    row = {"messages": [user([{"type": "image"}, text("A <image>?")])], "answer": "red"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    settings = DataConfig(train=str(tmp_path / "rows.jsonl"), heldout_share=0)
+    with pytest.raises(
+        InputError, match=r"line 1: the prompt has places for 1 images, .* 0; data.images names the column"
+    ):
+        open_data(settings)
+
+
+def test_a_text_may_speak_of_images_where_none_is_shown(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "What is <image>?", "answer": "a mark"}\n')
+    settings = DataConfig(train=str(tmp_path / "rows.jsonl"), heldout_share=0)
+    (message,) = next(open_data(settings).tasks("train", "dataset")).data["messages"]
+    assert message == user("What is <image>?")
 
 
 @pytest.mark.parametrize(("words", "number"), [("<image> <image> <image>", 3), ("<image>", 1)])

@@ -19,6 +19,7 @@ from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import MESSAGES, Part
+from asyncrl.rows.pictures import show_as_in
 from asyncrl.rows.template import ANSWER, CONVERSATIONS, FIELD, fill
 from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.types import Message
@@ -89,6 +90,7 @@ class Conversations:
         opening: list[Message] = data[MESSAGES]
         if self._whole:
             messages = as_messages(self._whole, row[self._whole])
+            show_as_in(messages, opening)
             added = opening[0]["role"] == "system" and messages[:1] != opening[:1]
             return [*(opening[:1] if added and messages[0]["role"] not in SYSTEM else []), *messages]
         return [*opening, *self._answer(row, data)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import MESSAGES, Part
+from asyncrl.rows.pictures import show_as_in
 from asyncrl.rows.template import PREFERENCES
 from asyncrl.train.supervised.conversations import WEIGHT, as_messages, as_objects, check_order
 from asyncrl.train.supervised.demonstrations import Demonstration
@@ -88,6 +89,7 @@ def _conversation(column: str, found: Any, opening: list[Message]) -> list[Messa
         return [*opening, {"role": "assistant", "content": found}]
     messages = as_messages(column, [found] if isinstance(found, Mapping) else found)
     if messages and messages[0]["role"] != "assistant":
+        show_as_in(messages, opening)
         system = opening[:1] if opening[0]["role"] == "system" and messages[0]["role"] != "system" else []
         return [*system, *messages]
     return [*opening, *messages]

@@ -1,8 +1,11 @@
 """Rows of preferences as pairs of conversations."""
 
+import base64
+import io
 import json
 
 import pytest
+from PIL import Image
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
@@ -76,6 +79,15 @@ def test_answers_that_both_begin_with_are_read_and_not_learned(pair_of):
     chosen, rejected, _ = pair_of({"chosen": [*begun, assistant("g")], "rejected": [*begun, assistant("b")]})
     assert chosen == [user("q"), assistant("a") | {"weight": 0}, user("r"), assistant("g")]
     assert rejected[:3] == chosen[:3]
+
+
+def test_images_are_shown_in_both_conversations(pair_of):
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, "PNG")
+    uri = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    chosen, rejected, _ = pair_of({"image": uri, **TALKS}, images="image")
+    asked = user([{"type": "image_url", "image_url": {"url": uri}}, {"type": "text", "text": "q"}])
+    assert (chosen, rejected) == ([asked, assistant("g")], [asked, assistant("b")])
 
 
 def test_tools_inside_the_input_are_offered(pair_of):
