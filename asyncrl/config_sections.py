@@ -7,8 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from asyncrl.import_path import FORMS
-
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
     "periodic": 0,
@@ -259,7 +257,8 @@ class DataConfig(Section):
         return [value] if isinstance(value, dict) else value
 
 
-WEIGHT_TRANSFERS = ("shared_file", "collective", "http", "nixl")
+WEIGHT_TRANSFERS = ("shared_file", "collective", "http")
+"""Those of the core; `asyncrl.conflicts.weight_transfer` knows all."""
 RANK_ARGUMENTS = {
     "tensor-parallel-size": "engine.tensor_parallel", "tp": "engine.tensor_parallel",
     "pipeline-parallel-size": "engine.pipeline_parallel", "pp": "engine.pipeline_parallel",
@@ -277,14 +276,6 @@ def _ranks_by_keys(words: list[str]) -> list[str]:
                 f"{RANK_ARGUMENTS[name]}"
             )
     return words
-
-
-def _known_transfer(name: str) -> str:
-    if name not in WEIGHT_TRANSFERS and ":" not in name:
-        raise ValueError(
-            f"must be 'shared_file', 'collective', 'http' or 'nixl', or an import path such as {FORMS}"
-        )
-    return name
 
 
 class EngineConfig(Section):
@@ -307,18 +298,17 @@ class EngineConfig(Section):
     nodes: Seldom[int] = Field(1, ge=1)
     """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
     machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
-    weight_transfer: Seldom[Annotated[str, AfterValidator(_known_transfer)]] = "shared_file"
+    weight_transfer: Seldom[str] = "shared_file"
     """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
     torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
-    engine to engine, which asks for neither a common folder nor a fast network; "nixl", by each engine's reads of the
-    trainer's memory (NIXL over UCX, the extra `nixl`); or an import path such as
-    `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
+    engine to engine, which asks for neither a common folder nor a fast network; the name of an extension that carries
+    weights; or an import path such as `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
     weight_delta: Seldom[bool] = False
     """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
     processor time and saves network: for engines, or a folder of weights, on other machines."""
     weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
-    for each engine that keeps its own, as it does with `weight_delta`, "collective", "http" and "nixl"."""
+    for each engine that keeps its own, as it does with `weight_delta` and all but "shared_file"."""
     keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""

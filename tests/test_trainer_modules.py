@@ -59,7 +59,6 @@ ABSENT = (
     "asyncrl.weights.transports.collective",
     "asyncrl.weights.transports.delta",
     "asyncrl.weights.transports.http",
-    "asyncrl.weights.transports.nixl",
 )
 """Modules of features that a plain recipe has not."""
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe
+from asyncrl.conflicts.weight_transfer import listed, weight_transfers
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield a transport that brings no adapters."""
     if recipe.lora.rank and recipe.engine.weight_transfer == "collective":
+        files = tuple(name for name in weight_transfers() if name != "collective")
         yield (
-            "engine.weight_transfer must be 'shared_file', 'http' or 'nixl' where lora.rank is above 0: vLLM reads "
-            "adapters from files, got 'collective'"
+            f"engine.weight_transfer must be {listed(files)} where lora.rank is above 0: vLLM reads adapters from "
+            "files, got 'collective'"
         )
 
 

@@ -24,11 +24,13 @@ from asyncrl.conflicts import (
     teacher,
     token_budget,
     trainer_nodes,
+    weight_transfer,
 )
 from asyncrl.conflicts.protocol import Conflicts
 from asyncrl.extensions.table import rows
 
 FEATURES: tuple[Conflicts, ...] = (
+    weight_transfer.CONFLICTS,
     teacher.CONFLICTS,
     reference.CONFLICTS,
     staleness_control.CONFLICTS,

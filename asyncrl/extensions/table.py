@@ -49,6 +49,7 @@ SEAMS = frozenset(
         "engine_hooks",
         "engine_processes",
         "weight_conversions",
+        "weight_carriers",
         "engine_additions",
         "commands",
     }
@@ -79,6 +80,8 @@ class Row:
     """Its fields of a trajectory's wire form (token extras)."""
     provides: tuple[str, ...] = ()
     """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
+    unencrypted: str = ""
+    """What its bytes go over where others on the network could read them (weight carriers)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

@@ -33,7 +33,6 @@ CORE = (
     Row(path="asyncrl.weights.transports.delta.engine:Deltas", place=10),
     Row(path="asyncrl.weights.transports.collective.engine:CollectiveWeights", place=11),
     Row(path="asyncrl.weights.transports.http.engine:HttpWeights", place=12),
-    Row(path="asyncrl.weights.transports.nixl.engine:NixlWeights", place=13),
     Row(
         path="asyncrl.weights.vllm_machines:OtherMachines",
         asked=(MACHINES,),

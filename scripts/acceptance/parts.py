@@ -22,7 +22,7 @@ from acceptance.context import SMALL, WORDS, Context, metrics, summary
 from bench.report import Figure
 
 from asyncrl.config import load_config
-from asyncrl.config_sections import WEIGHT_TRANSFERS
+from asyncrl.conflicts.weight_transfer import weight_transfers
 from asyncrl.gpus import INTERPRETER
 
 PARTS: dict[str, Callable[[Context], list[Figure]]] = {}
@@ -441,7 +441,7 @@ def transports(context: Context) -> list[Figure]:
     # Large enough on a CPU, too, that a version takes longer than the calls around it.
     model = context.model(vocab_size=WORDS, **({} if context.gpus else WIDE))
     figures = []
-    for kind in WEIGHT_TRANSFERS:
+    for kind in weight_transfers():
         if kind == "nixl" and importlib.util.find_spec("nixl") is None:
             continue
         run = context.train(

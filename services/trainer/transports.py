@@ -12,6 +12,7 @@ import torch
 from asyncrl.config import Config
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
@@ -87,20 +88,16 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
             from asyncrl.weights.transports.http.carrier import HttpCarrier
 
             return HttpCarrier(HttpWeightSource(credentials))
-        case "nixl":
-            from asyncrl.weights.transports.nixl.agent import check_nixl
-            from asyncrl.weights.transports.nixl.carrier import NixlCarrier
-
-            check_nixl()
-            return NixlCarrier()
         case "shared_file":
             return None
         case own:
-            return own_carrier(own, config, torch.device(engine.device))
+            paths = {row.name: row.path for row in rows("weight_carriers")}
+            return own_carrier(paths.get(own, own), config, torch.device(engine.device))
 
 
 def own_carrier(path: str, config: Config, device: torch.device) -> Carrier:
-    """Return a carrier of the user's own, made with the run's configuration and the device of the trainer's first rank.
+    """Return a carrier of an extension or of the user's own, made with the run's configuration and the device of the
+    trainer's first rank.
 
     Raises `ConfigError` where the import path names none.
     """

@@ -113,6 +113,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"train": {"router_replay": True}}, "engine_additions", "router_replay"),
         ({"engine": {"quantization": "int8"}}, "engine_additions", "quantization"),
         ({"engine": {"kv_offload_gib": 1.0}}, "engine_additions", "kv_offload"),
+        ({"engine": {"weight_transfer": "nixl"}}, "checks", "nixl"),
         ({"engine": {"batch_invariant": True}}, "engine_additions", "batch_invariance"),
         ({"engine": {"quantization": "int8"}}, "engine_processes", "quantization"),
         ({"engine": {"quantization": "int8"}}, "weight_conversions", "quantization"),

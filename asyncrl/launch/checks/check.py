@@ -46,7 +46,6 @@ from asyncrl.tasks.data_rows import has_rows
 from asyncrl.tasks.tasks import tasks_of
 from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
-from asyncrl.weights.transports.nixl.agent import check_nixl
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 HUB_TIMEOUT_S = 10.0
@@ -133,8 +132,6 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     check_engine(config)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
-    if config.engine.weight_transfer == "nixl" and alone:
-        check_nixl()
     check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)

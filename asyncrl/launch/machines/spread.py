@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from asyncrl.config import Config
 from asyncrl.config_sections import EngineConfig, TrainConfig
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
 from asyncrl.services.node.messages import NODE_ROLES
@@ -31,8 +32,6 @@ TRANSFER = "engine.weight_transfer"
 PORT = 8700
 """Where nodes register, unless another port is given."""
 GROUPS = "groups of torch.distributed"
-UNENCRYPTED = {"collective": GROUPS, "nixl": "connections of UCX"}
-"""Transports of weights whose bytes others on the network could read, by what they go over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +401,12 @@ def machines_text(config: Config, machines: int, gpus: int) -> str:
     return str(spread(config, alike[0], alike[1:]))
 
 
+def _unencrypted(transfer: str) -> str:
+    """Return what the bytes of a way of weights go over where others on the network could read them; "" otherwise."""
+    known = {"collective": GROUPS, **{row.name: row.unencrypted for row in rows("weight_carriers")}}
+    return known.get(transfer, "")
+
+
 def check_machines(config: Config) -> None:
     """Raise `ConfigError` for settings that need all processes on one machine."""
     section = config.placement
@@ -419,7 +424,7 @@ def check_machines(config: Config) -> None:
                 for p in ("", *config.policies)
             ),
             *((setting_of(p, "engine.nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),
-            *((setting_of(p, TRANSFER), UNENCRYPTED.get(e.weight_transfer, "")) for p, e in engines.items()),
+            *((setting_of(p, TRANSFER), _unencrypted(e.weight_transfer)) for p, e in engines.items()),
         ):
             if unencrypted:
                 raise ConfigError(
@@ -431,8 +436,8 @@ def check_machines(config: Config) -> None:
         if engine.weight_transfer == "shared_file":
             raise ConfigError(
                 f"{setting_of(policy, TRANSFER)} must not be 'shared_file' where a run has several machines: its "
-                "engines do not see the trainer's folder; set engine.weight_transfer=http, or collective or nixl on a "
-                "fast network of their own"
+                "engines do not see the trainer's folder; set engine.weight_transfer=http, or one that asks for a "
+                "fast network of their own (docs/engine-and-trainer.md)"
             )
 
 

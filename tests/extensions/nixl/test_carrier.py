@@ -7,22 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from asyncrl.config import parse_config
+from asyncrl.credentials import own_credentials
 from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.extensions.nixl import agent as nixl_agent
+from asyncrl.extensions.nixl.agent import Agent, LentMemory, check_nixl, lent_memory_from_json
+from asyncrl.extensions.nixl.carrier import NixlCarrier
+from asyncrl.extensions.nixl.reads import read_order_from_json
+from asyncrl.launch.checks.check import check_extensions
 from asyncrl.services.engine.client import EngineClient
+from asyncrl.services.trainer.transports import open_carrier
 from asyncrl.weights import publish
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import DELTA, WHOLE
 from asyncrl.weights.files import ShortForm, WeightFile, verify_weights, write_weights
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.transports.delta.transport import WithDeltas
-from asyncrl.weights.transports.nixl import agent as nixl_agent
-from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, check_nixl, lent_memory_from_json
-from asyncrl.weights.transports.nixl.carrier import NixlCarrier
-from asyncrl.weights.transports.nixl.reads import read_order_from_json
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 
@@ -32,7 +37,7 @@ NUM_ELEMENTS = 100_000
 # Lends a file until its input ends.
 LENDER = """
 import sys
-from asyncrl.weights.transports.nixl.agent import Agent
+from asyncrl.extensions.nixl.agent import Agent
 agent = Agent(True)
 lent = agent.lend({"whole": sys.argv[1]})["whole"]
 print(lent.metadata.hex(), lent.address, lent.num_bytes, flush=True)
@@ -211,3 +216,19 @@ def test_nothing_is_lent_of_a_file_that_is_not_there(tmp_path):
             agent.lend({WHOLE: str(tmp_path / "none")})
     finally:
         agent.close()
+
+
+CONFIG = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "engine": {"weight_transfer": "nixl"}}
+
+
+def test_a_run_that_names_it_gets_its_carrier():
+    config = parse_config(CONFIG)
+    engine = SimpleNamespace(device="cpu")
+    assert isinstance(open_carrier(config, engine, own_credentials()), NixlCarrier)
+
+
+def test_a_missing_library_is_named_before_a_run_starts_that_needs_it_here(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_extensions(parse_config(CONFIG), alone=False)
+    with pytest.raises(ConfigError, match="nixl is missing: pip install"):
+        check_extensions(parse_config(CONFIG))

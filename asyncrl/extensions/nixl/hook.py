@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.extensions.nixl.reads import Reads, read_order_from_json
 from asyncrl.weights.position import weight_file_from_json
-from asyncrl.weights.transports.nixl.reads import Reads, read_order_from_json
 from asyncrl.weights.vllm_hooks import Engine, EngineHook, Route
 
 if TYPE_CHECKING:

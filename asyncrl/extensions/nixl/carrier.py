@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from asyncrl.errors import AsyncRLError
+from asyncrl.extensions.nixl.agent import Agent, check_nixl
 from asyncrl.weights.carrier import (
     ANSWER_S,
     LOOPBACK,
@@ -19,7 +21,11 @@ from asyncrl.weights.carrier import (
 )
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.transport import EngineControl
-from asyncrl.weights.transports.nixl.agent import Agent
+
+if TYPE_CHECKING:
+    import torch
+
+    from asyncrl.config import Config
 
 STALL_S = 30.0
 
@@ -73,3 +79,9 @@ class NixlCarrier:
 
     def close(self) -> None:
         """Nothing is kept from one version to the next."""
+
+
+def nixl_carrier(config: Config, device: torch.device) -> NixlCarrier:
+    """Return what brings files where `engine.weight_transfer` is "nixl". Raises `ConfigError` without the library."""
+    check_nixl()
+    return NixlCarrier()

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.errors import AsyncRLError, InputError
+from asyncrl.extensions.nixl.agent import Agent, LentMemory, lent_memory_from_json
 from asyncrl.weights.chunks import WHOLE
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.staging import Staging
-from asyncrl.weights.transports.nixl.agent import Agent, LentMemory, lent_memory_from_json
 
 
 @dataclass(frozen=True, slots=True)
