@@ -161,9 +161,12 @@ class NodeService:
     async def watch_launcher(self) -> None:
         """Kill the processes of a launcher that is gone, until cancelled."""
         while True:
-            if self._running and time.monotonic() - self._heard > self._orphan_s:
+            alive = [one for one in self._running.values() if one.process.poll() is None]
+            if alive and time.monotonic() - self._heard > self._orphan_s:
                 print(f"node {self.name}: the launcher is silent; its processes are killed", flush=True)
-                self.end_all()
+                # They stay listed: a launcher that was only away for a moment is told of their end.
+                for running in reversed(alive):
+                    self._kill(running)
             await asyncio.sleep(1.0)
 
     async def _pause(self, seconds: float) -> None:

@@ -109,6 +109,30 @@ def test_a_process_on_a_node_is_watched_like_one_of_this_machine(run, tmp_path):
 
 
 @pytest.mark.slow
+def test_processes_that_a_node_ended_while_it_heard_nothing_are_started_again(run):
+    """As when its link is down for a moment, which the launcher does not take for the loss of the node."""
+    _, node, host, group = run
+    child = group.start("env", ["serve", "env"], {})
+    url = group.wait_ready(child, 60.0)
+    node.node._orphan_s = 0.0
+    wait_until(lambda: not child.alive(), limit_s=60.0)
+    node.node._orphan_s = 60.0
+    assert child.ending() == "was killed by signal 9" and host.problem() == ""
+    group.restart(child)
+    assert group.wait_ready(child, 60.0) == url
+
+    forgotten = node.node._running.pop("env")
+    try:
+        wait_until(lambda: not child.alive(), limit_s=60.0)
+        group.kill(child)
+    finally:
+        forgotten.process.kill()
+        forgotten.process.wait()
+    group.restart(child)
+    assert group.wait_ready(child, 60.0) == url
+
+
+@pytest.mark.slow
 def test_a_lost_node_takes_its_processes_with_it_and_may_return(run, monkeypatch):
     monkeypatch.setattr(node_host, "LOST_S", 1.0)
     launcher, node, host, group = run

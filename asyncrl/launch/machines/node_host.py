@@ -175,7 +175,8 @@ class NodeHost:
 
     def kill(self, process: Process, wait_s: float) -> None:
         process.kill()
-        process.wait(wait_s)
+        # By then a node that does not answer is lost, and the process with it.
+        process.wait(wait_s + self._limit_s)
 
     def end(self, process: NodeProcess, how: str) -> None:
         """End a process. One whose node does not answer is lost, or will be soon."""
@@ -239,6 +240,7 @@ class NodeHost:
                 report = await self._client.report(known, measured, REPORT_S)
                 if report["boot"] == self._node.boot:
                     self._take(report)
+                    self._miss(processes, report)
                     self._heard, self._error, self._there = time.monotonic(), "", False
             except (AsyncRLError, OSError) as error:
                 # Of the node, or of the run folder's disk.
@@ -270,6 +272,13 @@ class NodeHost:
                     self._touched[path] = at_ns
                     path.touch()
                     os.utime(path)
+
+    def _miss(self, asked: Sequence[tuple[str, NodeProcess]], report: dict[str, Any]) -> None:
+        """Have processes as ended that the node had been asked about and knows nothing of: it has let go of them."""
+        for name, process in asked:
+            said = report["processes"].get(name)
+            if process.returncode is None and (said is None or said["start"] != process.start):
+                process.returncode = -signal.SIGKILL
 
 
 async def _takes_connections(url: str) -> bool:
