@@ -7,11 +7,13 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from PIL import Image
 
 from asyncrl.cli import main
 from asyncrl.config import load_config, parse_config
 from asyncrl.env.config_check import check_settings
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.images import png_part
 from asyncrl.launch.checks.check import (
     check_evaluation,
     check_model,
@@ -217,13 +219,23 @@ def test_a_format_that_the_models_tokenizer_cannot_write_is_refused_before_anyth
         check_run(load_config("gridworld_grpo", [path, 'model.tool_format="glm"']))
 
 
-def test_rows_with_images_are_refused_for_a_model_that_reads_text_alone(tmp_path):
+@pytest.mark.parametrize(("key", "images"), [("images", "image"), ("train", "")])
+def test_rows_with_images_are_refused_for_a_model_that_reads_text_alone(tmp_path, key, images):
     model = tmp_path / "text"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (model / "model.safetensors").touch()
-    config = load_config("smollm2_gsm8k", ["data.images=image"])
-    with pytest.raises(ConfigError, match=r"data\.images: must be left out for .*, which reads text alone"):
+    uri = png_part(Image.new("RGB", (4, 3)))["image_url"]["url"]
+    own = [] if images else [{"type": "image", "image": uri}]
+    row = {
+        "messages": [{"role": "user", "content": [*own, {"type": "text", "text": "q"}]}],
+        "answer": "1",
+        "image": uri,
+    }
+    (tmp_path / "shown.jsonl").write_text(json.dumps(row) + "\n")
+    given = {"train": tmp_path / "shown.jsonl", "prompt": "messages", "heldout_share": 0, "images": images}
+    config = load_config("smollm2_gsm8k", [f"data.{name}={value}" for name, value in given.items()])
+    with pytest.raises(ConfigError, match=rf"^data\.{key}: has images, and .* reads text alone"):
         check_model("model.path", str(model), config)
 
 

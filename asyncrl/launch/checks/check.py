@@ -33,12 +33,14 @@ from asyncrl.extensions.table import rows
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
+from asyncrl.images import has_images
 from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.machines.spread import check_machines, check_one_machine
 from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
+from asyncrl.rows.data import MESSAGES
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.additions import additions
@@ -308,14 +310,22 @@ def _check_vision(path: str, description: Mapping[str, Any], config: Config) -> 
     """Refuse a policy that reads images together with what does not take them along, and rows with images for one that
     does not read any. Raises `ConfigError`."""
     if "vision_config" not in description:
-        if description and config.data.images:
+        if description and _rows_show_images(config):
+            key = "data.images" if config.data.images else "data.train"
             raise ConfigError(
-                f"data.images: must be left out for {path!r}, which reads text alone; name a vision model as "
-                "model.path (docs/images.md)"
+                f"{key}: has images, and {path!r} reads text alone; name a vision model as model.path (docs/images.md)"
             )
         return
     for key in (key for one in FEATURES for key in one.with_images(config)):
         raise ConfigError(f"{key}: must be left at its default for {path!r}, a vision model (docs/images.md)")
+
+
+def _rows_show_images(config: Config) -> bool:
+    """Whether images are shown with the rows of `[data]`, as far as the first one says."""
+    if config.data.images or not has_rows(config):
+        return bool(config.data.images)
+    first = next(iter(tasks_of(config, "train")), None) or next(iter(tasks_of(config, "heldout")), None)
+    return first is not None and has_images(first.data.get(MESSAGES, ()))
 
 
 def check_supervised(config: Config) -> None:
