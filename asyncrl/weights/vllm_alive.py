@@ -35,6 +35,8 @@ class CoreWatch:
         if self._question is None or self._question.done():
             failed = self._question.exception() if self._question is not None else None
             self._asked, self._question = now, asyncio.ensure_future(engine.is_paused())
+            # The last question before the end is looked at by nobody, and asyncio would log its error.
+            self._question.add_done_callback(lambda done: done.cancelled() or done.exception())
             if failed is not None:
                 raise failed
         silent_s = now - self._asked

@@ -1,6 +1,7 @@
 """An engine's server says at once for how long its core has owed an answer."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -51,7 +52,12 @@ def test_a_core_that_answers_is_not_silent_and_one_that_does_not_is_measured(mon
 
 
 def test_a_core_that_has_failed_is_no_core_that_answers():
+    unseen = []
+
     async def scenario():
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: unseen.append(context["message"])
+        )
         core, watch = Core(), CoreWatch()
         core.error = RuntimeError("the core has died")
         watch.look(core)
@@ -61,3 +67,6 @@ def test_a_core_that_has_failed_is_no_core_that_answers():
             watch.look(core)
 
     asyncio.run(scenario())
+    gc.collect()
+    # The question that it asks instead fails, too, and nobody looks.
+    assert unseen == []
