@@ -1,10 +1,13 @@
 """Rows of the forms that people keep conversations in, and what of them is learned."""
 
+import base64
+import io
 import json
 import tempfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from asyncrl.config_sections import DataConfig
 from asyncrl.errors import ConfigError, InputError
@@ -40,6 +43,18 @@ def test_a_system_message_of_data_goes_before_conversations_that_have_none(tmp_p
     own = [{"role": "system", "content": "own"}, *said("a", "b")]
     found = messages(tmp_path, [{"messages": said("c", "d")}, {"messages": own}], system="be brief")
     assert found == [[{"role": "system", "content": "be brief"}, *said("c", "d")], own]
+
+
+def test_conversations_show_the_images_of_their_rows(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, "PNG")
+    uri = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    shown = {"type": "image_url", "image_url": {"url": uri}}
+    asked = [shown, {"type": "text", "text": "What?"}]
+    of_column = {"messages": said("<image>What?", "red"), "image": uri}
+    assert messages(tmp_path, [of_column], images="image") == [said(asked, "red")]
+    own = {"messages": said([{"type": "image", "image": uri}, asked[1]], "red")}
+    assert messages(tmp_path, [own]) == [said(asked, "red")]
 
 
 def test_the_form_of_sharegpt_is_read(tmp_path):
