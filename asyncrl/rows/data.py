@@ -365,10 +365,10 @@ def _words(data: Mapping[str, Any]) -> str:
     if not isinstance(messages, list):
         return prompt_text(data)
     contents = [message.get("content") for message in messages if message.get("role") != "system"]
-    if all(isinstance(content, str) for content in contents):
-        return prompt_text(data)
     parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    return "\n".join(part if isinstance(part, str) else str(part.get("text", "")) for part in parts if part)
+    return "\n".join(
+        part if isinstance(part, str) else part.get("text", "") for part in parts if part is not None
+    )
 
 
 def _hash(text: str) -> int:

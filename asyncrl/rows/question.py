@@ -79,13 +79,16 @@ def _inside(column: str, value: Any) -> str:
 def labelled_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return letter, or other label, and text of each choice of a row; none without choices. Raises `TypeError`.
 
-    Labels that are numbers become letters: an answer "2" would else be read as a number (ARC has both kinds).
+    Labels that are numbers become letters: an answer "2" would else be read as a number (ARC has both kinds). More than
+    there are letters stay numbers.
     """
-    own = _own_choices(row)
-    letters = (
-        ascii_uppercase if own and all(label.isdecimal() for label, _ in own) else [label for label, _ in own]
-    )
-    return [(letter, text) for letter, (_, text) in zip(letters, own, strict=False)]
+    return _lettered(_own_choices(row))
+
+
+def _lettered(own: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    if len(own) > len(ascii_uppercase) or not all(label.isdecimal() for label, _ in own):
+        return own
+    return [(letter, text) for letter, (_, text) in zip(ascii_uppercase, own, strict=False)]
 
 
 def _own_choices(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -113,7 +116,8 @@ def chosen_label(row: Mapping[str, Any], answer: Any) -> Any:
 
     Raises `TypeError` for choices in no known form, `ValueError` for a number that no choice has.
     """
-    own, labels = ([label for label, _ in found] for found in (_own_choices(row), labelled_choices(row)))
+    choices = _own_choices(row)
+    own, labels = [label for label, _ in choices], [label for label, _ in _lettered(choices)]
     if not labels or isinstance(answer, bool):
         return answer
     if str(answer) in own:

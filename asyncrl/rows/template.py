@@ -88,12 +88,9 @@ class Template:
         if not any(_says_something(message) for message in messages):
             raise ValueError("the prompt is empty")
         read_own_pictures(messages, self._folders)
+        images = read_pictures(self.images, row.get(self.images), self._folders) if self.images else []
         if self.images or any(isinstance(message.get("content"), list) for message in messages):
-            show(
-                messages,
-                read_pictures(self.images, row.get(self.images) if self.images else None, self._folders),
-                bool(self.images),
-            )
+            show(messages, images, marked=bool(self.images))
         if self.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": fill(self.system, row)})
         return messages

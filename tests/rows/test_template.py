@@ -85,6 +85,10 @@ def test_a_prompt_is_a_template_or_a_column():
         ({"question": "q?", "choices": ["x", "y"], "answer": 1}, "q?\nA: x\nB: y"),
         ({"question": "q?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}}, "q?\nA: x\nB: y"),
         ({"question": "q?", "options": {"A": "x", "B": "y"}}, "q?\nA: x\nB: y"),
+        (
+            {"question": "q?", "choices": {"text": ["x"] * 27, "label": [str(n) for n in range(1, 28)]}},
+            "\n".join(["q?", *(f"{n}: x" for n in range(1, 28))]),
+        ),
         # Files with a column for each choice: MMLU and C-Eval, others, MedMCQA.
         ({"question": "q?", "A": "x", "B": "y", "C": 3, "answer": "B"}, "q?\nA: x\nB: y\nC: 3"),
         ({"question": "q?", "option_a": "x", "option_b": "y"}, "q?\nA: x\nB: y"),

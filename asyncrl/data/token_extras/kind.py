@@ -104,3 +104,20 @@ class Kind(Protocol):
     def token_ids(self, value: Any) -> dict[str, np.ndarray]:
         """Return the ids of all tokens that it holds, by their place in it; {} where it holds none."""
         ...
+
+
+class WithoutFiles:
+    """What a kind answers that holds no files, nor tokens unless it says which."""
+
+    holds_files = False
+
+    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
+        """See `Kind`; there are none."""
+        return {}
+
+    def check_files(self, value: Any, where: str) -> None:
+        """See `Kind`; there are none."""
+
+    def token_ids(self, value: Any) -> dict[str, np.ndarray]:
+        """See `Kind`; there are none."""
+        return {}

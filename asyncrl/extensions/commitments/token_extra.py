@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from asyncrl.data.fields import Fields
-from asyncrl.data.token_extras.kind import Tokens
+from asyncrl.data.token_extras.kind import Tokens, WithoutFiles
 from asyncrl.errors import InputError
 from asyncrl.extensions.commitments.commitment import COMMITMENTS, tokens_of
 
@@ -37,13 +35,12 @@ class CommitmentsCollector:
         return tuple(self._found) or None
 
 
-class Commitments:
+class Commitments(WithoutFiles):
     """Implements `Kind`."""
 
     name = COMMITMENTS
     read_by_models = False
     of_sampler = False
-    holds_files = False
     large_answers = False
 
     def collector(self) -> CommitmentsCollector:
@@ -53,10 +50,6 @@ class Commitments:
     def request(self, value: bool) -> dict[str, Any]:
         """See `Kind`."""
         return {"commit": True} if value else {}
-
-    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
-        """See `Kind`."""
-        return {}
 
     def check_reported(
         self, message: Mapping[str, Any], value: bool | None, num_read: int, num_sampled: int
@@ -94,15 +87,8 @@ class Commitments:
             raise InputError(f"{where} must be for the {num_sampled} tokens sampled, got {covered}")
         return tuple(raw) or None
 
-    def check_files(self, value: Sequence[bytes], where: str) -> None:
-        """See `Kind`; there are none."""
-
     def padded(self, values: Sequence[Any], width: int) -> None:
         """See `Kind`; no model reads it."""
 
     def keys(self, value: Any, length: int) -> None:
         """See `Kind`; no model reads it."""
-
-    def token_ids(self, value: Sequence[bytes]) -> dict[str, np.ndarray]:
-        """See `Kind`."""
-        return {}

@@ -9,18 +9,17 @@ import numpy as np
 
 from asyncrl.data.arrays import array_from_map, array_to_map
 from asyncrl.data.fields import Fields
-from asyncrl.data.token_extras.kind import Tokens
+from asyncrl.data.token_extras.kind import Tokens, WithoutFiles
 from asyncrl.errors import InputError
 from asyncrl.types import NEXT_STATES, NextStates
 
 
-class NextStatesKind:
+class NextStatesKind(WithoutFiles):
     """Implements `Kind`."""
 
     name = NEXT_STATES
     read_by_models = False
     of_sampler = False
-    holds_files = False
     large_answers = False
 
     def collector(self) -> None:
@@ -28,10 +27,6 @@ class NextStatesKind:
 
     def request(self, value: Any) -> dict[str, Any]:
         """See `Kind`; engines are asked for none."""
-        return {}
-
-    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
-        """See `Kind`."""
         return {}
 
     def check_reported(self, message: Mapping[str, Any], value: Any, num_read: int, num_sampled: int) -> None:
@@ -70,9 +65,6 @@ class NextStatesKind:
                 raise InputError(f"{where}.token_ids[{index}] must not be negative, got {one.min()}")
         places = [_place(item, ids, f"{where}.after[{index}]") for index, item in enumerate(after)]
         return NextStates(ids, tuple(places))
-
-    def check_files(self, value: NextStates, where: str) -> None:
-        """See `Kind`; there are none."""
 
     def padded(self, values: Sequence[Any], width: int) -> None:
         """See `Kind`; no model reads it."""

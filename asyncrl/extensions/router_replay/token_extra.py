@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.data.fields import Fields
-from asyncrl.data.token_extras.kind import Tokens
+from asyncrl.data.token_extras.kind import Tokens, WithoutFiles
 from asyncrl.errors import InfrastructureError, InputError
 
 EXPERTS = "routed_experts"
@@ -54,13 +54,12 @@ class ExpertsCollector:
         return np.concatenate(self._pieces) if self._pieces else None
 
 
-class Experts:
+class Experts(WithoutFiles):
     """Implements `Kind`."""
 
     name = EXPERTS
     read_by_models = True
     of_sampler = True
-    holds_files = False
     large_answers = True
 
     def collector(self) -> ExpertsCollector:
@@ -70,10 +69,6 @@ class Experts:
     def request(self, value: int) -> dict[str, Any]:
         """See `Kind`."""
         return {"routed_from": value}
-
-    def request_files(self, values: Sequence[Any]) -> dict[str, Any]:
-        """See `Kind`."""
-        return {}
 
     def check_reported(
         self, message: Mapping[str, Any], value: int | None, num_read: int, num_sampled: int
@@ -141,9 +136,6 @@ class Experts:
             raise InputError(f"{where}.data must have {count} items of {dtype}, got {len(data)} bytes")
         return np.frombuffer(data, dtype).reshape(shape)
 
-    def check_files(self, value: np.ndarray, where: str) -> None:
-        """See `Kind`; there are none."""
-
     def padded(self, values: Sequence[np.ndarray | None], width: int) -> np.ndarray:
         """See `Kind`: [B,width,layers,K] int16, `OWN_CHOICE` where none is recorded."""
         shape = next(value.shape[1:] for value in values if value is not None)
@@ -159,10 +151,6 @@ class Experts:
         found = np.full((length, experts.shape[1]), OWN_CHOICE, np.int32)
         found[: len(experts)] = experts[:length]
         return found
-
-    def token_ids(self, value: np.ndarray) -> dict[str, np.ndarray]:
-        """See `Kind`."""
-        return {}
 
 
 def _need(holds: bool, rule: str) -> None:

@@ -324,7 +324,7 @@ def _rows_show_images(config: Config) -> bool:
     """Whether images are shown with the rows of `[data]`, as far as the first one says."""
     if config.data.images or not has_rows(config):
         return bool(config.data.images)
-    first = next(iter(tasks_of(config, "train")), None) or next(iter(tasks_of(config, "heldout")), None)
+    first = next(tasks_of(config, "train"), None) or next(tasks_of(config, "heldout"), None)
     return first is not None and has_images(first.data.get(MESSAGES, ()))
 
 

@@ -70,7 +70,8 @@ class Pairs:
         talks = [_conversation(column, row[column], opening) for column in self._columns]
         same = len(list(takewhile(lambda two: two[0] == two[1], zip(*talks, strict=False))))
         asked = row.get("input")
-        tools = as_objects("tools", asked.get("tools") if isinstance(asked, Mapping) else row.get("tools"))
+        inside = asked.get("tools") if isinstance(asked, Mapping) else None
+        tools = as_objects("tools", inside or row.get("tools"))
         made = []
         for column, talk in zip(self._columns, talks, strict=True):
             if not any(message["role"] == "assistant" for message in talk[same:]):

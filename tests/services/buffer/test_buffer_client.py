@@ -39,13 +39,6 @@ LARGE = LARGE_BYTES // 26 + 100
 
 
 @pytest.fixture
-def service(tmp_path):
-    served = ThreadService(tmp_path)
-    yield served
-    served.close()
-
-
-@pytest.fixture
 def curated(tmp_path):
     served = ThreadService(tmp_path, [partial(Proposals, make=factory("vade", {}, group_size=2, seed=0))])
     yield served

@@ -17,7 +17,6 @@ from asyncrl.services.env.service import create_env_app
 from asyncrl.services.joining import Membership, fetch_job
 from asyncrl.types import Task
 from tests.app_thread import AppThread
-from tests.buffer.serving import ThreadService
 from tests.credentials import RUN, TOKEN
 from tests.waiting import wait_until
 
@@ -28,13 +27,6 @@ JOB = {
     "engines": ["http://127.0.0.1:1"],
     "envs": ["http://127.0.0.1:2"],
 }
-
-
-@pytest.fixture
-def service(tmp_path):
-    served = ThreadService(tmp_path)
-    yield served
-    served.close()
 
 
 def ask(service, *calls, token=None):

@@ -22,13 +22,6 @@ REFUSALS = 3
 
 
 @pytest.fixture
-def service(tmp_path):
-    served = ThreadService(tmp_path)
-    yield served
-    served.close()
-
-
-@pytest.fixture
 def trainer(service):
     client = BufferClientSync(service.url)
     yield client

@@ -100,6 +100,11 @@ def test_tools_inside_the_input_are_offered(pair_of):
     assert pair_of(row)[2] == [tool]
 
 
+def test_tools_beside_an_input_that_has_none_are_offered(pair_of):
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert pair_of({"input": {"topic": "t"}, "tools": [tool], **TALKS})[2] == [tool]
+
+
 @pytest.mark.parametrize(
     ("row", "sft", "error", "message"),
     [
