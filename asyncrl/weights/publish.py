@@ -8,7 +8,9 @@ refuses requests of groups that were admitted at a version it does not have.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import shutil
 import time
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +20,14 @@ from typing import Any
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
-from asyncrl.weights.files import HostCopies, WeightFile, remove_older, verify_weights, write_weights
+from asyncrl.weights.files import (
+    HostCopies,
+    WeightFile,
+    remove_older,
+    verify_weights,
+    weights_path,
+    write_weights,
+)
 from asyncrl.weights.members import Members
 from asyncrl.weights.position import read_committed, write_committed
 from asyncrl.weights.transport import EngineControl, Transport
@@ -28,6 +37,8 @@ log = logging.getLogger("asyncrl.weights")
 
 RETRY_S = 1.0
 WATCH_S = 2.0
+SMALL_SHARE = 0.125
+"""Of the free room where weights are published, what versions older than the one before may take."""
 SLOWEST_READ_BYTES_PER_S = 200e6
 """An engine that verifies or loads a file more slowly than this, beyond the phase's own limit, has stopped."""
 
@@ -55,7 +66,8 @@ class PublishReport:
 class FilePublisher:
     """Writes weight files and commits them on engines.
 
-    transport: how the files come to the engines. told: what engines are told with each phase beside the file.
+    transport: how the files come to the engines. told: what engines are told with each phase beside the file. earlier:
+    how many versions before the newest stay in the folder; those before the first of them only while they are small.
     """
 
     def __init__(
@@ -69,8 +81,10 @@ class FilePublisher:
         told: Mapping[str, Any] | None = None,
         members: Members | None = None,
         turn_s: float = 0.0,
+        earlier: int = 1,
     ) -> None:
         self.directory = Path(directory)
+        self.earlier = earlier
         self.finish_requests = finish_requests
         """Let running requests finish under the old weights, instead of continuing under the new ones."""
         self.turn_s = turn_s if finish_requests else 0.0
@@ -106,11 +120,27 @@ class FilePublisher:
         return file
 
     def make_room(self, version: int) -> None:
-        """Remove what no engine needs once `version` is to be written: all before the version before it but members."""
+        """Remove what nobody needs once `version` is to be written: what is older than the version before it, but for
+        members and the small files of `earlier` versions."""
         served = self.members.served if self.members is not None else None
         # An engine that starts now still reads which members go with the version before.
         kept = {*served(version - 1), *served(version)} if served is not None else set[int]()
-        remove_older(self.directory, version - 1, kept)
+        remove_older(self.directory, version - 1, kept | self._small(range(version - self.earlier, version - 1)))
+
+    def _small(self, versions: Iterable[int]) -> set[int]:
+        """Return the newest of these whose files together take no more than `SMALL_SHARE` of what is free beside them."""
+        try:
+            room = SMALL_SHARE * shutil.disk_usage(self.directory).free
+        except OSError:
+            return set()
+        found: set[int] = set()
+        for version in sorted(versions, reverse=True):
+            with contextlib.suppress(FileNotFoundError):
+                room -= weights_path(self.directory, version).stat().st_size
+            if room < 0:
+                break
+            found.add(version)
+        return found
 
     async def publish(self, file: WeightFile) -> PublishReport:
         """Prepare and commit `file` on every engine; engines that fail are quarantined.

@@ -17,6 +17,7 @@ from asyncrl.import_path import load_object
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.trainer.publisher import SyncFilePublisher, described_job
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.features.sampled_check import compared_versions
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.transport import Transport
 
@@ -53,6 +54,7 @@ def open_publisher(
         members=members,
         # No turn lasts longer than its episode may.
         turn_s=config.rollout.episode_timeout_s,
+        earlier=compared_versions(config),
     )
     return SyncFilePublisher(
         engines, credentials.bearer("engine"), engine.rank, make, partial(described_job, source)

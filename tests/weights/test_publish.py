@@ -1,6 +1,7 @@
 """A version reaches every engine or is accounted for: all prepare before any commits, failures are set aside."""
 
 import asyncio
+import shutil
 
 import pytest
 import torch
@@ -200,3 +201,30 @@ def test_an_engine_may_take_as_long_as_its_longest_turn_to_finish_it_before_it_c
     assert limits["weights/commit"] == pytest.approx(660, abs=1)
     publish(FilePublisher(tmp_path / "b", [Finishing("a", [])], 60.0, finish_requests=False, turn_s=600.0), 1)
     assert limits["weights/commit"] == pytest.approx(60, abs=1)
+
+
+def kept(folder):
+    return sorted(int(path.stem.removeprefix("weights-")) for path in folder.glob("weights-*.safetensors"))
+
+
+@pytest.mark.parametrize(("earlier", "there"), [(0, [5, 6]), (1, [5, 6]), (2, [4, 5, 6]), (4, [2, 3, 4, 5, 6])])
+def test_as_many_earlier_versions_stay_as_are_read_again(tmp_path, earlier, there):
+    publisher = FilePublisher(tmp_path, [Engine("a", [])], earlier=earlier)
+    for version in range(1, 7):
+        publish(publisher, version)
+    assert kept(tmp_path) == there
+
+
+def test_earlier_versions_go_the_oldest_first_where_they_take_much_of_what_is_free(tmp_path, monkeypatch):
+    publisher = FilePublisher(tmp_path, [Engine("a", [])], earlier=4)
+    for version in range(1, 5):
+        publish(publisher, version)
+    size = (tmp_path / "weights-00000001.safetensors").stat().st_size
+    room = shutil.disk_usage(tmp_path)._replace(free=8 * 2 * size)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: room)
+    publish(publisher, 5)
+    # The one before stays at any size, and two more take an eighth.
+    assert kept(tmp_path) == [2, 3, 4, 5]
+    room = room._replace(free=8 * size - 1)
+    publish(publisher, 6)
+    assert kept(tmp_path) == [5, 6]

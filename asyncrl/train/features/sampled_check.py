@@ -6,11 +6,13 @@ outputs of the same forward pass.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from asyncrl.config import Config
+from asyncrl.errors import UnavailableError
 from asyncrl.extensions.table import rows
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.features.logprob_check import (
@@ -27,6 +29,9 @@ from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import Refusal, TrainerCallback
 from asyncrl.train.step.step_batch import StepBatch
 from asyncrl.train.step.step_settings import StepSettings
+from asyncrl.weights.files import weights_path, write_weights
+
+log = logging.getLogger(__name__)
 
 
 class OutputCheck(Protocol):
@@ -61,6 +66,8 @@ class SampledCheck(TrainerCallback):
         self.further = further
         self.comparisons: list[Comparison] = []
         """How the newest batch's log-probabilities compare with the trainer's."""
+        self._earlier = compared_versions(config) if weights_dir is not None else 0
+        self._is_first = True
 
     def refuses(self, engine: TrainEngine, batch: StepBatch, settings: StepSettings) -> Refusal | None:
         """If the buffer crashes and forgets a refusal, the batch comes again and fails the same check."""
@@ -83,22 +90,51 @@ class SampledCheck(TrainerCallback):
         return Refusal(list(dict.fromkeys(refused)), "; ".join(reasons), engines) if reasons else None
 
     def _keep(self, engine: TrainEngine, version: int | None) -> None:
-        """Have ranks that share the weights keep them for tokens of this version in the next step's batch, before the
-        step changes them; None: the batch was refused, and there is no step."""
-        limit = self.config.buffer.max_staleness
-        wanted = self.weights_dir is not None and limit > 0 and self.config.train.max_logp_error > 0
-        if not wanted or engine.stage != 3 or engine.layout.ranks > 1:
+        """Keep the weights for tokens of this version in later batches before the step changes them: ranks that share
+        them their shares, all others what no publisher has written. None: the batch was refused, there is no step."""
+        if not self._earlier or engine.layout.ranks > 1:
             return
-        if version is None:
+        if engine.stage != 3:
+            if version is not None and self._is_first:
+                self._write(engine, version)
+                self._is_first = False
+        elif version is None:
             engine.kept_shares.forget_trained()
         else:
             engine.kept_shares.keep(version)
+
+    def _write(self, engine: TrainEngine, version: int) -> None:
+        """Write the weights that training starts from where the publisher writes later ones, unless they are there.
+
+        Nothing is published in the background before the first step.
+        """
+        assert self.weights_dir is not None
+        path = weights_path(self.weights_dir, version)
+        if not engine.on_first(lambda: not path.exists()):
+            return
+        tensors = engine.checkpoint()
+        if engine.rank != 0:
+            for _ in tensors:
+                pass
+            return
+        try:
+            write_weights(self.weights_dir, version, tensors)
+        except UnavailableError as error:
+            log.warning("log-probabilities of tokens of version %d are not compared later: %s", version, error)
 
     def metrics(self, step: int) -> Mapping[str, Any]:
         found = dict(comparison_metrics(self.comparisons))
         for one in self.further:
             found |= one.metrics()
         return found
+
+
+def compared_versions(config: Config) -> int:
+    """Return how many versions before the trained one are compared, where their weights are there."""
+    if not config.train.max_logp_error:
+        return 0
+    # Under ZeRO-3 each further version would be gathered and spread once more.
+    return min(config.buffer.max_staleness, 1) if config.train.zero_stage == 3 else config.buffer.max_staleness
 
 
 def sampled_check(context: CallbackContext) -> SampledCheck:
