@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl import __version__
+from asyncrl.commands.kinds import kinds_of
 from asyncrl.console import advice_for, escape_logging, shown
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.extensions.table import Row, rows
@@ -42,7 +43,6 @@ COMMANDS = (
     "compare",
     "leaderboard",
     "push",
-    "study",
     "sft",
     "models",
     "config",
@@ -50,7 +50,6 @@ COMMANDS = (
     "doctor",
     "env",
     "sandbox",
-    "replay",
     "restore",
     "tls",
     "completion",
@@ -59,12 +58,6 @@ COMMANDS = (
 
 MODULES = {"try": "try_rows"}
 """Modules of commands whose names are words of Python."""
-
-KINDS = {
-    "plan": ("run", "memory", "cluster", "published"),
-    "runs": ("list", "compare", "prune", "join-token"),
-}
-"""Words that follow these commands; the first is meant where another word does."""
 
 READER_GONE = 141
 """The exit code of a program that SIGPIPE ends."""
@@ -172,7 +165,7 @@ def _setting_hint(args: argparse.Namespace, rest: Sequence[str]) -> str:
 def _with_kind(arguments: Sequence[str]) -> list[str]:
     """Read `asyncrl plan RECIPE` as `plan run RECIPE`, and `asyncrl runs FOLDER` as `runs list FOLDER`."""
     command, *rest = arguments or [""]
-    kinds = KINDS.get(command, ())
+    kinds = kinds_of(command)
     if kinds and rest and rest[0] not in kinds and not rest[0].startswith("-"):
         rest = [kinds[0], *rest]
     return [command, *rest] if arguments else []

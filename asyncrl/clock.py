@@ -12,7 +12,7 @@ import time
 def now_s() -> float:
     """Return monotonic seconds by the running event loop's clock, or by the system's where no loop runs.
 
-    The two are the same clock unless the loop has one of its own, which a simulation sets (`asyncrl.simulation`).
+    The two are the same clock unless the loop has one of its own, as a simulation has.
     """
     try:
         return asyncio.get_running_loop().time()

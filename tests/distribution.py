@@ -88,7 +88,7 @@ SECONDS = {
     "tests/monitor/test_pages.py": 35,
     "tests/docs/docs/memory.md": 30,
     "tests/docs/recipes/team_policies/README.md": 30,
-    "tests/study/test_runner.py": 30,
+    "tests/extensions/study/test_runner.py": 30,
     "tests/docs/docs/lora.md": 30,
     "tests/launch/test_check.py": 30,
     "tests/env/adapters/test_verifiers_v1.py": 30,

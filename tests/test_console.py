@@ -76,7 +76,7 @@ def test_a_name_that_no_file_can_have_is_a_wrong_command_line(command, capsys):
 
 HANGS_UP = """
 import os, signal, sys, time
-from asyncrl.commands.signals import end_like_interrupted
+from asyncrl.signals import end_like_interrupted
 end_like_interrupted()
 try:
     os.kill(os.getpid(), signal.SIGHUP)

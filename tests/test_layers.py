@@ -37,6 +37,7 @@ LAYERS = [
         "images",
         "progress",
         "scratch",
+        "signals",
         "image_processor",
         "tensorfile",
         "textfile",
@@ -64,10 +65,10 @@ LAYERS = [
     {"services"},
     {"tasks"},
     {"launch"},
+    {"plan"},
     {"extensions/"},
-    {"plan", "study"},
-    {"simulation"},
-    {"commands", "cli"},
+    {"commands"},
+    {"cli"},
     {"__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -94,12 +95,11 @@ ROOMS = {
         {"evaluation"},
         {"policies", "run_monitors", "summary"},
         {"train"},
-        {"attached_run"},
     ],
 }
 """The folders of a part, and its modules beside them, from the bottom up."""
 EXTENSIONS = ROOT / "asyncrl" / "extensions"
-STANDS_ON = {"extensions/sleep": {"offload"}, "study": {"curriculum"}}
+STANDS_ON = {"extensions/sleep": {"offload"}, "extensions/study": {"curriculum"}}
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
@@ -306,7 +306,7 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.cli",
         "asyncrl.config",
         "asyncrl.launch.train",
-        "asyncrl.simulation.hardware",
+        "asyncrl.extensions.simulation.hardware",
         "asyncrl.services.buffer.service",
         "asyncrl.services.engine.service",
         "asyncrl.services.env.service",

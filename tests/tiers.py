@@ -20,7 +20,7 @@ ENGINE = ("asyncrl/weights/", "services/engine/")
 LAUNCH = ("asyncrl/launch/", "asyncrl/run/")
 BUFFER = ("asyncrl/buffer/", "services/buffer/")
 SANDBOX = ("asyncrl/sandbox/",)
-PLAN = ("asyncrl/plan/", "asyncrl/simulation/")
+PLAN = ("asyncrl/plan/", "asyncrl/extensions/simulation/")
 RUNS = (*TRAINER, *ROLLOUT, *ENGINE, *LAUNCH, *BUFFER)
 
 TWO_RANKS = (*TRAINER, "asyncrl/extensions/", "asyncrl/data/", "tests/ranks.py")
@@ -58,7 +58,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/launch/test_policies.py": RUNS,
     "tests/launch/test_schedules.py": RUNS,
     "tests/launch/test_sinks.py": ("asyncrl/run/",),
-    "tests/launch/test_play_again.py": LAUNCH,
+    "tests/extensions/play_again/test_play_again.py": LAUNCH,
     "tests/services/engine/test_engine_collective.py": ENGINE,
     "tests/services/engine/test_engine_experts.py": (*ENGINE, *TRAINER),
     "tests/services/engine/test_engine_families.py": (*ENGINE, *TRAINER),
@@ -71,7 +71,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/speculation/": ("asyncrl/extensions/speculation/", *ENGINE),
     "tests/services/outer/": ("services/outer/", *TRAINER),
     "tests/services/swarm/": ("services/swarm/", *TRAINER),
-    "tests/study/": ("asyncrl/study/",),
+    "tests/extensions/study/": ("asyncrl/extensions/study/",),
     # Environments that need a program of the system, and libraries of others behind adapters.
     "tests/env/adapters/": ("asyncrl/env/",),
     "tests/envs/test_browser.py": ("envs/browser/",),
@@ -83,7 +83,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/sandbox/test_sandbox_remote.py": SANDBOX,
     # The planner.
     "tests/plan/": (*PLAN, "recipes/"),
-    "tests/simulation/": PLAN,
+    "tests/extensions/simulation/": PLAN,
 }
 """What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""
 SEAMS = (

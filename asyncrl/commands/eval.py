@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.commands.scratch_folder import scratch_folder
-from asyncrl.commands.signals import end_like_interrupted
 from asyncrl.errors import ConfigError
+from asyncrl.signals import end_like_interrupted
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncrl.commands.signals import end_like_interrupted
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
+from asyncrl.signals import end_like_interrupted
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers

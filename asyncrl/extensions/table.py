@@ -52,6 +52,7 @@ SEAMS = frozenset(
         "weight_carriers",
         "engine_additions",
         "commands",
+        "plans",
     }
 )
 """The tables that a file may have. CONTRIBUTING.md says what each is for, and by which protocol."""

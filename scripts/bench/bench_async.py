@@ -52,7 +52,7 @@ from asyncrl.config import Config, load_config
 from asyncrl.config_checks import check_objective
 from asyncrl.credentials import authorization, bearer
 from asyncrl.env.registry import load_env
-from asyncrl.launch.attached_run import AttachedRun, SharedEngine
+from asyncrl.extensions.study.attached_run import AttachedRun, SharedEngine
 from asyncrl.launch.evaluation.evaluate import evaluate
 from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.launch.processes.process_group import ProcessGroup

@@ -21,12 +21,12 @@ from typing import Any
 from report import describe_machine, write_report
 
 from asyncrl.config import load_config
+from asyncrl.extensions.simulation.calibrate import Calibration, calibrate, measured_groups_per_hour
+from asyncrl.extensions.simulation.cluster import simulate
 from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
-from asyncrl.simulation.calibrate import Calibration, calibrate, measured_groups_per_hour
-from asyncrl.simulation.cluster import simulate
 
 RECIPE = "gridworld_grpo"
 CALIBRATED = "synchronous"

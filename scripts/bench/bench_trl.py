@@ -24,7 +24,7 @@ from bench_async import MEDIAN_S, SIGMA, base_model, say, spread
 
 from asyncrl.config import load_config
 from asyncrl.config_checks import check_objective
-from asyncrl.launch.attached_run import AttachedRun, SharedEngine
+from asyncrl.extensions.study.attached_run import AttachedRun, SharedEngine
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics import read_metrics
 

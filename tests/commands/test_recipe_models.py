@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import asyncrl
-from asyncrl.cli import COMMANDS, build_parser, main
+from asyncrl.cli import build_parser, main
+from asyncrl.cli import commands as all_commands
 from asyncrl.credentials import VARIABLE
 from asyncrl.errors import UnavailableError
+from asyncrl.extensions.study.study_file import read_study, study_run
 from asyncrl.launch.models import local_models
-from asyncrl.study.study_file import read_study, study_run
 
 RECIPE = """
 [model]
@@ -45,11 +46,12 @@ COMMANDS_WITH_RECIPES = {
     "plan memory RECIPE": [],
     "plan cluster RECIPE": [],
 }
-SHOWS = {"config"}
-"""Commands that show a recipe as it is written, and so fetch nothing."""
+SHOWS = {"config", "judge"}
+"""Commands that show a recipe as it is written, or ask its judge, and so fetch nothing."""
 READS_AS_WRITTEN = {
     "commands/config.py": "shows a recipe",
     "commands/train.py": "writes a recipe for a cluster, whose machines have a cache of their own",
+    "extensions/judge/command.py": "asks the recipe's judge, and needs no model",
     "launch/models/local_models.py": "is where all others pass",
 }
 """Modules above the services that call `load_config` on something else than a run's own configuration."""
@@ -101,7 +103,7 @@ def test_a_study_and_a_training_of_a_model_alone_fetch_it_too(recipe, tmp_path, 
 def test_these_are_all_commands_that_take_a_recipe():
     found = {
         " ".join(path)
-        for name in COMMANDS
+        for name in all_commands()
         for path, parser in _parsers(build_parser([name]), ())
         if any(action.dest == "recipe" for action in parser._actions) and path[0] not in SHOWS
     }
@@ -112,7 +114,7 @@ def test_these_are_all_commands_that_take_a_recipe():
 def test_no_other_module_reads_a_recipe_past_them():
     package = Path(asyncrl.__file__).parent
     readers = set()
-    for part in ("commands", "launch", "plan", "study", "simulation"):
+    for part in ("commands", "launch", "plan", "extensions"):
         for file in sorted((package / part).rglob("*.py")):
             text = file.read_text()
             if "load_config(" in text and any(map(_reads_recipe, ast.walk(ast.parse(text)))):

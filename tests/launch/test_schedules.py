@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.launch.attached_run import AttachedRun, SharedEngine
+from asyncrl.extensions.study.attached_run import AttachedRun, SharedEngine
 from asyncrl.run.folder import RunFolder
 
 pytestmark = pytest.mark.slow

@@ -39,7 +39,7 @@ class CountedPasses:
         monkeypatch.setattr(ScoreNorms, "score", counted_norms)
 
     def operations(self, learner: Learner) -> float:
-        """Return the operations of the step for each parameter and token: see `asyncrl.simulation.hardware`."""
+        """Return the operations of the step for each parameter and token: see the extension `simulation`."""
         train, critic = learner.config.train, learner.auxiliary.parts.get("critic")
         learning = 6 + 2 * train.gradient_checkpointing
         trained = 1 + (critic.config.steps if critic is not None and not critic.shared else 0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asyncrl.algo.presets import PRESETS
-from asyncrl.simulation.hardware import operations
+from asyncrl.extensions.simulation.hardware import operations
 from asyncrl.train.step.step_batch import build_step_batch
 from tests.train.counted_passes import CountedPasses
 from tests.train.factories import batch_of_groups

@@ -1,0 +1,1 @@
+"""Repeats what a run has recorded: an episode, or the step of groups that made a loss or gradient NaN."""
