@@ -20,6 +20,8 @@ AsyncRLError
 
 from __future__ import annotations
 
+import difflib
+
 from asyncrl.types import FailureClass
 
 
@@ -100,3 +102,11 @@ class JudgeError(EpisodeError):
     """A judge or reward model gave no usable score. Never becomes a reward."""
 
     failure = FailureClass.JUDGE
+
+
+def did_you_mean(word: str, allowed: object) -> str:
+    """The end of an error message: the closest allowed word, and all of them."""
+    words = sorted(map(str, allowed))  # type: ignore[call-overload]
+    close = difflib.get_close_matches(word, words, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "." if words else ""
+    return f"{hint} Allowed: {', '.join(words)}" if words else hint

@@ -6,13 +6,15 @@
 These folders are searched after the installed packages, so that a `token.py` or `calendar.py` there is not imported by
 a library that means another. What a configuration names is looked for in them first.
 
-A file is imported once per process, however it is named. Errors are `ConfigError`s that say what was searched for and
-where.
+A file is imported once per process, however it is named; what it declares can be read without importing it. Errors are
+`ConfigError`s that say what was searched for and where.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -29,6 +31,8 @@ from typing import Any
 
 from asyncrl.errors import ConfigError
 
+Found = ast.FunctionDef | str | None
+"""A function, the import path that a name is imported from, or None for what is bound in another way."""
 FORMS = "my_pkg.my_module:name or path/to/file.py:name"
 _FILE = re.compile(r"(?P<file>[^\n]*[^\n/]\.py):(?P<name>[^\s:/]+)")
 _lock = threading.RLock()
@@ -95,6 +99,72 @@ def source_file(setting: str, module: str) -> Path:
     if spec.origin is None or not spec.origin.endswith(".py"):
         raise ConfigError(f"{failed}: it has no Python source")
     return Path(spec.origin)
+
+
+@functools.cache
+def top_level_names(setting: str, module: str) -> dict[str, Found]:
+    """Return what a module binds at its top level, without importing it. Raises `ConfigError` naming the setting."""
+    source = source_file(setting, module)
+    try:
+        tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{setting}: {source} cannot be read: {error}") from error
+    package = module if source.name == "__init__.py" else module.rpartition(".")[0]
+    found: dict[str, Found] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.ImportFrom):
+            above = _imported_module(node, "" if module.endswith(".py") else package)
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{above}:{alias.name}" if above else None
+        elif isinstance(node, ast.ClassDef):
+            found[node.name] = None
+        elif isinstance(node, ast.Assign):
+            found |= {target.id: None for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _imported_module(node: ast.ImportFrom, package: str) -> str:
+    """Return the whole name of the module that `from ... import` names, "" when it cannot be told."""
+    if not node.level:
+        return node.module or ""
+    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])]) if package else ""
+
+
+def accepts(annotation: ast.expr | None, value: Any) -> bool:
+    """Whether a configured value fits an annotation.
+
+    An annotation this does not understand accepts anything.
+    """
+    if annotation is None:
+        return True
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        return accepts(annotation.left, value) or accepts(annotation.right, value)
+    if isinstance(annotation, ast.Constant) and annotation.value is None:
+        return value is None
+    if isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Literal":
+        return value in literal_choices(annotation)
+    base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    kind = getattr(base, "id", "")
+    if kind == "float":
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and abs(value) <= sys.float_info.max
+        )
+    if kind == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    expected = {"bool": bool, "str": str, "dict": dict, "list": list, "tuple": (list, tuple)}.get(kind)
+    return expected is None or isinstance(value, expected)  # type: ignore[arg-type]
+
+
+def literal_choices(annotation: ast.Subscript) -> list[Any]:
+    """The values inside `Literal[...]`."""
+    inner = annotation.slice
+    elements = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    return [element.value for element in elements if isinstance(element, ast.Constant)]
 
 
 def search_in(folders: Iterable[str | Path]) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.presets import known_presets
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.conflicts.between import check_policy_objectives
@@ -112,7 +112,7 @@ def test_objectives_that_compare_no_episodes_take_groups_of_one(preset):
     check_objective(recipe({"preset": preset}, teacher=TEACHER, rollout={"group_size": 1}))
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("preset", sorted(known_presets()))
 def test_every_preset_is_accepted(preset):
     settings = check_objective(recipe({"preset": preset}, teacher=TEACHER))
     assert settings["loss"]["name"]

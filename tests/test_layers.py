@@ -50,8 +50,8 @@ LAYERS = [
     },
     {"config_sections"},
     {"config_problems"},
-    {"algo"},
     {"extensions"},  # What `asyncrl/extensions/` has beside its folders.
+    {"algo"},
     {"conflicts", "rows"},
     {"config_checks"},
     {"config"},
@@ -99,7 +99,12 @@ ROOMS = {
 }
 """The folders of a part, and its modules beside them, from the bottom up."""
 EXTENSIONS = ROOT / "asyncrl" / "extensions"
-STANDS_ON = {"extensions/sleep": {"offload"}, "extensions/study": {"curriculum"}}
+STANDS_ON = {
+    "extensions/sleep": {"offload"},
+    "extensions/study": {"curriculum"},
+    "extensions/play_again": {"collapse_guard"},
+    "extensions/replay": {"curriculum"},
+}
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""

@@ -50,7 +50,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     # Optional features, in runs of their own.
     "tests/test_lora_run.py": (*TRAINER, *ENGINE),
     "tests/test_extras.py": (*TRAINER, *ROLLOUT, "asyncrl/data/"),
-    "tests/test_curriculum_run.py": (*BUFFER, "asyncrl/algo/curation/"),
+    "tests/test_curriculum_run.py": (*BUFFER, "asyncrl/extensions/curriculum/"),
     "tests/extensions/league/test_exploiter_run.py": ("asyncrl/extensions/league/", *TRAINER, *ROLLOUT),
     "tests/test_large_models_run.py": (*TRAINER, *ENGINE),
     "tests/test_collective_run.py": (*TRAINER, *ENGINE),

@@ -192,6 +192,11 @@ class NonFiniteError(ValueError):
         self.problem = problem
 
 
+def positive_tokens(inputs: LossInputs) -> Tensor:
+    """[B,T] bool, the sampled tokens of sequences with a positive score."""
+    return inputs.mask & (inputs.need("scores") > 0).unsqueeze(-1)
+
+
 def check_finite(tensors: dict[str, Tensor]) -> None:
     """`NonFiniteError` naming the first tensor [B] or [B,T] with a NaN or infinity, and its first such row.
 

@@ -8,6 +8,7 @@
     @reads_no_rewards                           a loss that learns from neither advantages nor rewards
     @weighed_by_advantage                       a loss without a gradient where all advantages of a row are 0
     @zero_where_equal("rewards")                an advantage that is 0 in a group whose episodes agree in that
+    @compares_episodes                          an advantage that may compare episodes in place of branches
 
 The marks are also read from the source text without importing the function (`asyncrl.algo.signature`), so a launcher
 can tell that a run has a critic without loading torch. Their arguments are therefore written as literals.
@@ -147,6 +148,12 @@ def zero_where_equal(*names: str) -> Callable[[F], F]:
     if unknown:
         raise ValueError(f"unknown quantity {unknown[0]!r}; allowed: {', '.join(COMPARED)}")
     return _marking(Mark("zero_where_equal", names))
+
+
+def compares_episodes(function: F) -> F:
+    """Mark an advantage of one number a row from the rewards of its group, which may compare episodes in place of
+    branches (`algo.baseline_unit`)."""
+    return _marking(Mark("compares_episodes"))(function)
 
 
 def marks_of(function: Callable[..., Any]) -> tuple[Mark, ...]:

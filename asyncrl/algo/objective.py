@@ -25,7 +25,7 @@ from asyncrl.algo.diagnostics.advantages import advantage_metrics
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics
 from asyncrl.algo.diagnostics.mismatch import divergence, ratio_split
 from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
-from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals
+from asyncrl.algo.inputs import LossInputs, LossOutputs, Totals, positive_tokens
 from asyncrl.algo.metrics import Metrics, extreme_over, mean_over, sum_of, values
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.ops import bounded_ratio
@@ -249,8 +249,6 @@ class Objective:
                 kl = kl * bounded_ratio(inputs.behavior_log_ratio)
             terms["reference_kl"] = kl
         if "success_nll" in coefs:
-            from asyncrl.algo.loss.vapo import positive_tokens
-
             terms["success_nll"] = -inputs.logp * positive_tokens(inputs)
         if inputs.entropy is not None:
             terms["entropy"] = inputs.entropy

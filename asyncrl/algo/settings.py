@@ -31,10 +31,11 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from asyncrl.algo import signature
-from asyncrl.algo.presets import PRESETS
-from asyncrl.algo.registry import did_you_mean, short_name
+from asyncrl.algo.presets import find_preset, known_presets
+from asyncrl.algo.registry import parts, short_name
 from asyncrl.config_sections import Section, Seldom
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, did_you_mean
+from asyncrl.import_path import accepts
 
 Part = str | dict[str, Any]
 
@@ -166,17 +167,24 @@ NAMED = {
 LISTED = {"corrections": "correction", "shaping": "shaping", "filters": "filter"}
 MEASURED = ("loss", "correction")
 """Kinds of functions that read `LossInputs.statistics`."""
-BY_EPISODE = ("grpo", "dr_grpo", "rloo", "maxrl", "passk", "mc_grpo", "gpg")
-"""Advantages of one number a row from the rewards of its group: they may compare episodes in place of branches."""
 
 
 def default_unit(algo: Mapping[str, Any]) -> str:
     """Return the `baseline_unit` of a recipe whose episodes may branch: "episodes" where its advantage can do so."""
-    preset = PRESETS.get(str(algo.get("preset")), {})
+    preset = (find_preset(str(algo["preset"])) if algo.get("preset") else None) or {}
     given = algo.get("advantage")
     name = given.get("name") if isinstance(given, Mapping) else None
     name = name or preset.get("advantage", DEFAULTS["advantage"]).get("name")
-    return "episodes" if name in BY_EPISODE else "branches"
+    return "episodes" if _compares_episodes(str(name)) else "branches"
+
+
+def _compares_episodes(advantage: str) -> bool:
+    """Return whether an advantage may compare episodes; False for one that is not there, which the checks name."""
+    try:
+        found = signature.read("advantage", advantage)
+    except ConfigError:
+        return False
+    return found is not None and found.compares_episodes
 
 
 def resolve_settings(algo: Any) -> dict[str, Any]:
@@ -186,10 +194,13 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
     """
     given = _as_dict(algo)
     preset = given.pop("preset", None)
-    if preset is not None and preset not in PRESETS:
-        raise ConfigError(f"algo.preset: unknown preset {preset!r}{did_you_mean(str(preset), PRESETS)}")
+    of_preset = find_preset(str(preset)) if preset is not None else {}
+    if of_preset is None:
+        raise ConfigError(
+            f"algo.preset: unknown preset {preset!r}{did_you_mean(str(preset), known_presets())}"
+        )
     settings = copy.deepcopy(DEFAULTS)
-    for layer in (PRESETS[preset] if preset else {}, given):
+    for layer in (of_preset, given):
         for key, value in layer.items():
             settings[key] = _overlay(key, settings.get(key), copy.deepcopy(value))
     settings = _typed(settings)
@@ -200,9 +211,10 @@ def resolve_settings(algo: Any) -> dict[str, Any]:
             f"{settings['loss']['name']!r}); leave it out. A loss of your own reads it as `inputs.log_ratio`, in its "
             'own body or with @needs("proximal") from asyncrl.algo.needs'
         )
-    if settings["baseline_unit"] == "episodes" and settings["advantage"]["name"] not in BY_EPISODE:
+    if settings["baseline_unit"] == "episodes" and not _compares_episodes(settings["advantage"]["name"]):
+        allowed = sorted(filter(_compares_episodes, parts()["advantage"]))
         raise ConfigError(
-            f"algo.baseline_unit: 'episodes' is for the advantages {', '.join(BY_EPISODE)}, got "
+            f"algo.baseline_unit: 'episodes' is for the advantages {', '.join(allowed)}, got "
             f"{settings['advantage']['name']!r}"
         )
     return settings
@@ -365,7 +377,7 @@ def _check_part(where: str, kind: str, part: Any) -> None:
 
 
 def _check_value(where: str, annotation: ast.expr | None, value: Any) -> None:
-    if not signature.accepts(annotation, value):
+    if not accepts(annotation, value):
         expected = ast.unparse(annotation) if annotation is not None else ""
         raise ConfigError(f"{where}: got {value!r}, allowed: {expected}")
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ast
-import functools
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.algo.needs import Mark, words_of
-from asyncrl.algo.registry import did_you_mean, locate
-from asyncrl.errors import ConfigError
-from asyncrl.import_path import source_file
+from asyncrl.algo.registry import locate
+from asyncrl.errors import ConfigError, did_you_mean
+from asyncrl.import_path import Found, top_level_names
 
 STATISTICS = ("step_statistics", "ratio_statistics")
 WORDED = ("needs", "zero_where_equal")
 """Decorators whose arguments are words."""
-DECORATORS = (*WORDED, *STATISTICS, "group_local", "reads_no_rewards", "weighed_by_advantage")
+DECORATORS = (
+    *WORDED,
+    *STATISTICS,
+    "group_local",
+    "reads_no_rewards",
+    "weighed_by_advantage",
+    "compares_episodes",
+)
 READS: dict[str, dict[str, tuple[str, ...]]] = {
     "loss": {
         "log_ratio": ("proximal",),
@@ -58,8 +63,6 @@ READ_BY_NAME = frozenset(
 """What `LossInputs` has as extras, and not as fields."""
 MAX_IMPORTS = 10
 """How many modules a function may be imported through."""
-Found = ast.FunctionDef | str | None
-"""A function, the import path that a name is imported from, or None for what is bound in another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,11 @@ class Signature:
     def weighed_by_advantage(self) -> bool:
         """True for a loss without a gradient in rows whose advantages are all 0."""
         return any(mark.decorator == "weighed_by_advantage" for mark in self.marks)
+
+    @property
+    def compares_episodes(self) -> bool:
+        """True for an advantage that may compare episodes in place of branches."""
+        return any(mark.decorator == "compares_episodes" for mark in self.marks)
 
     @property
     def zero_where_equal(self) -> frozenset[str]:
@@ -142,38 +150,6 @@ def _lookup(kind: str, module: str, function: str) -> Found:
             f"algo.{kind}: module {module} has no function {function!r}{did_you_mean(function, definitions)}"
         )
     return definitions[function]
-
-
-@functools.cache
-def top_level_names(setting: str, module: str) -> dict[str, Found]:
-    """Return what a module binds at its top level, without importing it. Raises `ConfigError` naming the setting."""
-    source = source_file(setting, module)
-    try:
-        tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{setting}: {source} cannot be read: {error}") from error
-    package = module if source.name == "__init__.py" else module.rpartition(".")[0]
-    found: dict[str, Found] = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            found[node.name] = node
-        elif isinstance(node, ast.ImportFrom):
-            above = _imported_module(node, "" if module.endswith(".py") else package)
-            for alias in node.names:
-                found[alias.asname or alias.name] = f"{above}:{alias.name}" if above else None
-        elif isinstance(node, ast.ClassDef):
-            found[node.name] = None
-        elif isinstance(node, ast.Assign):
-            found |= {target.id: None for target in node.targets if isinstance(target, ast.Name)}
-    return found
-
-
-def _imported_module(node: ast.ImportFrom, package: str) -> str:
-    """Return the whole name of the module that `from ... import` names, "" when it cannot be told."""
-    if not node.level:
-        return node.module or ""
-    above = package.split(".")[: len(package.split(".")) - node.level + 1]
-    return ".".join([*above, *([node.module] if node.module else [])]) if package else ""
 
 
 def _marks(where: str, node: ast.FunctionDef) -> list[Mark]:
@@ -243,37 +219,3 @@ def _is_literal(node: ast.expr) -> bool:
     except ValueError:
         return False
     return True
-
-
-def accepts(annotation: ast.expr | None, value: Any) -> bool:
-    """Whether a configured value fits an annotation.
-
-    An annotation this does not understand accepts anything.
-    """
-    if annotation is None:
-        return True
-    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
-        return accepts(annotation.left, value) or accepts(annotation.right, value)
-    if isinstance(annotation, ast.Constant) and annotation.value is None:
-        return value is None
-    if isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Literal":
-        return value in literal_choices(annotation)
-    base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
-    kind = getattr(base, "id", "")
-    if kind == "float":
-        return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and abs(value) <= sys.float_info.max
-        )
-    if kind == "int":
-        return isinstance(value, int) and not isinstance(value, bool)
-    expected = {"bool": bool, "str": str, "dict": dict, "list": list, "tuple": (list, tuple)}.get(kind)
-    return expected is None or isinstance(value, expected)  # type: ignore[arg-type]
-
-
-def literal_choices(annotation: ast.Subscript) -> list[Any]:
-    """The values inside `Literal[...]`."""
-    inner = annotation.slice
-    elements = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-    return [element.value for element in elements if isinstance(element, ast.Constant)]

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from asyncrl.algo.registry import did_you_mean
-from asyncrl.algo.signature import accepts, top_level_names
-from asyncrl.errors import ConfigError
-from asyncrl.import_path import load_object
+from asyncrl.errors import ConfigError, did_you_mean
+from asyncrl.import_path import accepts, load_object, top_level_names
 
 TRAINER_CALLBACKS = "asyncrl.trainer_callbacks"
 """The group of entry points that make callbacks of the trainer, see `asyncrl.train.loop.callbacks`."""

@@ -51,6 +51,8 @@ SEAMS = frozenset(
         "weight_conversions",
         "weight_carriers",
         "engine_additions",
+        "algo_parts",
+        "presets",
         "commands",
         "plans",
     }
@@ -83,6 +85,8 @@ class Row:
     """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
     unencrypted: str = ""
     """What its bytes go over where others on the network could read them (weight carriers)."""
+    kind: str = ""
+    """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

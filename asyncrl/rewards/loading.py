@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asyncrl.algo.signature import top_level_names
 from asyncrl.errors import ConfigError
+from asyncrl.import_path import top_level_names
 from asyncrl.rewards.protocol import Reward
 
 NAMES = ("math", "exact", "choice", "code", "ifeval")

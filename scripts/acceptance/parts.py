@@ -243,7 +243,7 @@ def presets(context: Context) -> list[Figure]:
     from acceptance.groups import groups
 
     from asyncrl.algo.objective import build_objective
-    from asyncrl.algo.presets import PRESETS
+    from asyncrl.algo.presets import known_presets
     from asyncrl.config import parse_config
     from asyncrl.train.engine.deepspeed_engine import TrainEngine
     from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
@@ -254,7 +254,7 @@ def presets(context: Context) -> list[Figure]:
 
     model, failed = str(context.model(**SMALL | {"vocab_size": WORDS})), []
     batch = build_step_batch(groups(WORDS), 0, 0)
-    for preset in sorted(PRESETS):
+    for preset in sorted(known_presets()):
         config = parse_config(
             {
                 "model": {"path": model}, "env": {"name": "gridworld"}, "algo": {"preset": preset},
@@ -274,7 +274,7 @@ def presets(context: Context) -> list[Figure]:
             continue
         if report.skipped or not math.isfinite(report.metrics["grad_norm"]):
             failed.append(f"{preset}: {report.skipped or report.metrics}")
-    figures = [Figure("presets", len(PRESETS))]
+    figures = [Figure("presets", len(known_presets()))]
     _check(not failed, "; ".join(failed), figures)
     return figures
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.algo import registry
-from asyncrl.algo.curation.curricula import CURRICULA
-from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.presets import known_presets
 from asyncrl.cli import build_parser
 from asyncrl.env.commands import build_parser as env_parser
 from asyncrl.env.registry import ENVS, load_env
+from asyncrl.extensions.curriculum.curricula import CURRICULA
 from asyncrl.import_path import load_object
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,16 +61,16 @@ def parts() -> str:
     """Return the presets and every function that a recipe may name in `[algo]` or `[curriculum]`."""
     rows = [
         [f"`{name}`", *(f"`{preset[part]['name']}`" for part in ("advantage", "loss", "aggregation"))]
-        for name, preset in PRESETS.items()
+        for name, preset in known_presets().items()
     ]
     sections = [
         f"## {kind}\n\n{table(('name', 'parameters', 'what'), function_rows(known))}"
-        for kind, known in registry.KINDS.items()
+        for kind, known in registry.parts().items()
     ]
     return page(
         "Names in `[algo]`",
-        f"The {len(PRESETS)} presets and the parts they are made of. [Presets](../algorithms/presets.md) has the rest "
-        "of each preset.",
+        f"The {len(known_presets())} presets and the parts they are made of. [Presets](../algorithms/presets.md) has "
+        "the rest of each preset.",
         f"## preset\n\n{table(('preset', 'advantage', 'loss', 'aggregation'), rows)}",
         *sections,
         f"## curriculum\n\n{table(('name', 'settings', 'what'), function_rows(CURRICULA))}",
@@ -121,7 +121,7 @@ def environments() -> str:
 def metrics() -> str:
     """Return the metrics of a step, as `metrics.jsonl` names them, with the modules that measure them."""
     rows = set()
-    for folder in ("asyncrl/algo", "asyncrl/train"):
+    for folder in ("asyncrl/algo", "asyncrl/extensions", "asyncrl/train"):
         for path in (ROOT / folder).rglob("*.py"):
             tree = ast.parse(path.read_text())
             where, what = f"`{path.relative_to(ROOT)}`", first_sentence(ast.get_docstring(tree))

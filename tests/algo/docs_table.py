@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.presets import known_presets
 from asyncrl.algo.settings import DEFAULTS, needed, resolve_settings
 
 EVERYWHERE = {"proximal", "behavior", "step_start"}
@@ -33,7 +33,7 @@ def preset_table() -> str:
         "| preset | advantage | loss | corrections | aggregation | also | needs | seen here |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, preset in PRESETS.items():
+    for name, preset in known_presets().items():
         settings = resolve_settings({"preset": name, "aggregation": {**preset["aggregation"]}})
         corrections = ", ".join(map(_part, settings["corrections"])) or "none"
         also = [

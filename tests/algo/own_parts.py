@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from asyncrl.algo.correction.m2po import m2po as second_moment
 from asyncrl.algo.inputs import LossInputs
-from asyncrl.algo.loss.sat import sat as adaptive_region
 from asyncrl.algo.needs import needs, step_statistics
 from asyncrl.algo.proximal.given import ewma as averaged
+from asyncrl.extensions.published.correction.m2po import m2po as second_moment
+from asyncrl.extensions.published.loss.sat import sat as adaptive_region
 
 __all__ = ["adaptive_region", "averaged", "largest_of_step", "second_moment"]
 

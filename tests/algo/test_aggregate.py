@@ -8,7 +8,7 @@ import torch
 from asyncrl.algo.aggregate import aggregate
 from asyncrl.algo.inputs import Totals
 from asyncrl.algo.metrics import values
-from asyncrl.algo.registry import AGGREGATIONS, resolve
+from asyncrl.algo.registry import parts, resolve
 from tests.algo.one_loss import ROWS, even_slices, fixture, gradient
 from tests.conformance.tensors import count_totals
 
@@ -18,7 +18,7 @@ OBJECTIVES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", AGGREGATIONS)
+@pytest.mark.parametrize("mode", parts()["aggregation"])
 @pytest.mark.parametrize("slices", [even_slices(2), even_slices(4), [slice(0, 1), slice(1, 6), slice(6, 8)]])
 def test_micro_batches_sum_to_the_whole_batch(mode, slices):
     fields = fixture()

@@ -9,7 +9,7 @@ import torch
 from asyncrl.algo.correction.behavior_band import behavior_band
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.loss.ppo import ppo_clip
-from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.presets import known_presets
 
 
 def inputs(ratios: list[float], advantages: list[float]) -> LossInputs:
@@ -71,5 +71,5 @@ def test_at_the_steps_start_the_gradient_is_that_of_the_clip_around_the_policy_t
 
 
 def test_without_staleness_the_default_objective_weighs_every_token_by_1():
-    assert PRESETS["grpo"]["corrections"] == [{"name": "behavior_band"}]
+    assert known_presets()["grpo"]["corrections"] == [{"name": "behavior_band"}]
     assert behavior_band(inputs([1.0, 1.0], [1.0, -1.0])).tolist() == [[1.0, 1.0]]

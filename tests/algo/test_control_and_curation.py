@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
 import pytest
 import torch
 
 from asyncrl.algo.advantage.multi_agent import align_invocations
 from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState, next_staleness
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
-from asyncrl.algo.curation import beta, subset
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics, sequence_ess
 from asyncrl.algo.metrics import values
 from asyncrl.algo.proximal.ewma import beta_from_staleness, should_reset, update_ewma
@@ -79,21 +75,6 @@ def test_mean_age_of_the_average_is_half_the_staleness():
 def test_a_lagging_average_is_reset():
     assert should_reset(0.85)
     assert not should_reset(0.95)
-
-
-def test_information_matches_numerical_integration():
-    p = (np.arange(200000) + 0.5) / 200000
-    density = p**1.5 * (1 - p) ** 3.0
-    density /= density.sum()
-    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
-    assert beta.expected_entropy(2.5, 4.0) == pytest.approx(float(density @ entropy), abs=1e-8)
-    assert beta.mutual_information(2.5, 4.0, 4) > beta.mutual_information(2.5, 4.0, 1) > 0
-
-
-def test_the_variance_subset_is_the_best_of_all():
-    drawn = np.random.default_rng(0).normal(size=9)
-    best = max(itertools.combinations(range(9), 4), key=lambda rows: drawn[list(rows)].var())
-    assert subset.max_variance_subset(drawn, 4) == list(best)
 
 
 def test_invocations_are_aligned_to_a_fixed_number():

@@ -60,5 +60,7 @@ def test_it_is_the_default_where_an_agent_plays_and_the_advantage_can():
         unit("agent", preset="gigpo") == unit("agent", preset="grpo", baseline_unit="branches") == "branches"
     )
     assert default_unit({}) == "episodes"
-    with pytest.raises(ConfigError, match=r"algo\.baseline_unit: 'episodes' is for the advantages grpo"):
+    with pytest.raises(
+        ConfigError, match=r"algo\.baseline_unit: 'episodes' is for the advantages dr_grpo, gpg, grpo"
+    ):
         build_objective({"advantage": {"name": "gigpo"}, "baseline_unit": "episodes"})

@@ -7,7 +7,7 @@ import torch
 
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import build_objective
-from asyncrl.algo.registry import KINDS
+from asyncrl.algo.registry import parts
 from asyncrl.algo.settings import part_needs, resolve_settings
 from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
@@ -26,7 +26,7 @@ PARAMS = {
     "token_tis": {"batch_normalize": True},
     "vcpo": {"score": "logit"},
 }
-EVERY = [(kind, name) for kind, names in KINDS.items() for name in names]
+EVERY = [(kind, name) for kind, names in parts().items() for name in names]
 OWN = "tests.algo.own_parts"
 
 
@@ -68,14 +68,14 @@ def assert_equal(one, other):
 def test_an_import_path_is_the_same_part_as_the_registered_name(kind, name):
     params = PARAMS.get(name, {})
     assert_equal(
-        outcome(section(kind, name, params), name), outcome(section(kind, KINDS[kind][name], params), name)
+        outcome(section(kind, name, params), name), outcome(section(kind, parts()[kind][name], params), name)
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_a_module_that_imports_a_function_offers_the_same_part(kind, name, tmp_path):
-    module, _, function = KINDS[kind][name].partition(":")
+    module, _, function = parts()[kind][name].partition(":")
     file = tmp_path / "own.py"
     file.write_text(f"from {module} import {function} as renamed\n")
     params = PARAMS.get(name, {})
@@ -86,7 +86,7 @@ def test_a_module_that_imports_a_function_offers_the_same_part(kind, name, tmp_p
 
 def test_an_import_path_overrides_single_parameters_of_the_preset_as_the_short_name_does():
     by_name = {"preset": "spo", "normalize": {"name": "sequences", "ddof": 0}}
-    by_path = {"preset": "spo", "normalize": {"name": KINDS["normalize"]["sequences"], "ddof": 0}}
+    by_path = {"preset": "spo", "normalize": {"name": parts()["normalize"]["sequences"], "ddof": 0}}
     assert resolve_settings(by_path) == resolve_settings(by_name)
     assert resolve_settings(by_path)["normalize"]["eps"] == 1e-8
 
@@ -115,7 +115,7 @@ def test_a_need_holds_only_under_its_condition():
     [
         ({"loss": f"{OWN}:adaptive_region"}, f"algo.loss.name='{OWN}:adaptive_region'"),
         ({"corrections": [f"{OWN}:second_moment"]}, f"algo.corrections: '{OWN}:second_moment'"),
-        ({"advantage": {"name": KINDS["advantage"]["grpo"], "std": "batch"}}, "algo.advantage.std='batch'"),
+        ({"advantage": {"name": parts()["advantage"]["grpo"], "std": "batch"}}, "algo.advantage.std='batch'"),
     ],
 )
 def test_the_periodic_schedule_refuses_what_reads_the_whole_batch_by_any_name(algo, named):
@@ -127,7 +127,7 @@ def test_the_periodic_schedule_refuses_what_reads_the_whole_batch_by_any_name(al
 
 def test_the_periodic_schedule_takes_a_group_local_advantage_by_import_path():
     recipe = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "train": {"schedule": "periodic"}}
-    algo = {"advantage": KINDS["advantage"]["rloo"], "normalize": KINDS["normalize"]["none"]}
+    algo = {"advantage": parts()["advantage"]["rloo"], "normalize": parts()["normalize"]["none"]}
     assert check_objective(parse_config(recipe | {"algo": algo}))["advantage"] == {"name": "rloo"}
 
 

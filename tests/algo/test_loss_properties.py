@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from asyncrl.algo import signature
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.needs import marks_of
-from asyncrl.algo.registry import CORRECTIONS, LOSSES, resolve
+from asyncrl.algo.registry import parts, resolve
 from tests.algo.factories import OF_TOKENS, loss_fields
 
 REQUIRED = {"opsm": {"delta": 0.0}, "sequence_kl": {"upper": 0.05}}
@@ -57,7 +57,7 @@ def padded(fields: dict, extra: int) -> dict:
     return wide
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", parts()["loss"])
 def test_a_loss_reads_rewards_unless_it_says_otherwise(name):
     changes = []
     for seed in range(5):
@@ -69,7 +69,7 @@ def test_a_loss_reads_rewards_unless_it_says_otherwise(name):
     assert any(changes) == reads
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", parts()["loss"])
 def test_a_loss_says_whether_a_row_without_advantages_has_no_gradient(name):
     marked = any(mark.decorator == "weighed_by_advantage" for mark in marks_of(resolve("loss", name)))
     gradients = []
@@ -81,7 +81,7 @@ def test_a_loss_says_whether_a_row_without_advantages_has_no_gradient(name):
     assert any(gradient[1].any() for gradient in gradients) != marked
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", parts()["loss"])
 class TestEveryLoss:
     @few
     @given(seed=seeds)
@@ -144,7 +144,7 @@ class TestEveryLoss:
             torch.testing.assert_close(grad.double(), exact_grad, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", CORRECTIONS)
+@pytest.mark.parametrize("name", parts()["correction"])
 class TestEveryCorrection:
     @few
     @given(seed=seeds)

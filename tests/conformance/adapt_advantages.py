@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from asyncrl.algo.advantage import (
+from asyncrl.algo.advantage import grpo
+from asyncrl.algo.advantage_batch import AdvantageBatch
+from asyncrl.algo.control import tracked_baselines
+from asyncrl.algo.normalize import standardise, token_moments, tokens
+from asyncrl.algo.ops import to_tokens, whiten
+from asyncrl.extensions.published.advantage import (
     gae,
     gae_turn,
     gdpo,
-    grpo,
     maxrl,
     mc_grpo,
     mt_grpo,
@@ -18,13 +22,9 @@ from asyncrl.algo.advantage import (
     reinforce_pp,
     remax,
     rloo,
-    spo,
     vcpo,
     vtrace,
 )
-from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.normalize import standardise, token_moments, tokens
-from asyncrl.algo.ops import to_tokens, whiten
 from tests.conformance.tensors import keys, mask_of, singleton, tensor
 
 
@@ -261,14 +261,14 @@ def batch_norm(i, p, _):
 
 def run_spo(i, p, _):
     alpha, beta, reward = tensor(i["alpha"]), tensor(i["beta"]), tensor(i["reward"])
-    baseline = spo.beta_mean(alpha, beta)
-    rho = spo.forgetting(
+    baseline = tracked_baselines.beta_mean(alpha, beta)
+    rho = tracked_baselines.forgetting(
         tensor(i["mean_abs_logp_change"]),
         p.get("D_half", 0.06),
         p.get("rho_min", 0.875),
         p.get("rho_max", 0.96),
     )
-    alpha_new, beta_new = spo.update_beta(alpha, beta, reward, rho)
+    alpha_new, beta_new = tracked_baselines.update_beta(alpha, beta, reward, rho)
     return {
         "baseline": baseline,
         "adv_raw": reward - baseline,
@@ -281,8 +281,8 @@ def run_spo(i, p, _):
 
 def run_spo_init(i, p, _):
     rho_min = p.get("rho_min", 0.875)
-    alpha, beta = spo.initial_beta(tensor(i["offline_binary_scores"]), rho_min)
-    return {"N_init": spo.initial_worth(rho_min), "alpha": alpha, "beta": beta}
+    alpha, beta = tracked_baselines.initial_beta(tensor(i["offline_binary_scores"]), rho_min)
+    return {"N_init": tracked_baselines.initial_worth(rho_min), "alpha": alpha, "beta": beta}
 
 
 ADAPTERS = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.algo.curation import beta, difficulty, gdro, subset
+from asyncrl.extensions.curriculum import beta, difficulty, gdro
+from asyncrl.extensions.published import subset
 
 
 def posterior(i, p, _):

@@ -8,23 +8,24 @@ from typing import Any
 import torch
 
 from asyncrl.algo.aggregate import aggregate
-from asyncrl.algo.correction import kpop, masked, sequence_kl, truncated
+from asyncrl.algo.correction import truncated
 from asyncrl.algo.inputs import LossInputs
-from asyncrl.algo.loss import (
+from asyncrl.algo.loss import distill, ppo
+from asyncrl.algo.registry import resolve
+from asyncrl.extensions.published.correction import kpop, masked, sequence_kl
+from asyncrl.extensions.published.loss import (
     aspo,
     asympo,
     atpo,
     cispo,
     covariance,
     decoupled,
-    distill,
     dppo,
     dro,
     gmpo,
     gspo,
     importance,
     kimi,
-    ppo,
     prime_rl,
     sapo,
     sat,
@@ -34,8 +35,7 @@ from asyncrl.algo.loss import (
     vapo,
     vespo,
 )
-from asyncrl.algo.proximal.interpolate import loglinear
-from asyncrl.algo.registry import resolve
+from asyncrl.extensions.published.proximal.interpolate import loglinear
 from tests.conformance.tensors import count_totals, leaf, mask_of, tensor
 
 FIELDS = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from asyncrl.algo import filters, kl, shaping
+from asyncrl.algo import filters, kl
 from asyncrl.algo.aggregate import aggregate
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
-from asyncrl.algo.correction import m2po, masked, opsm, tv_mask
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics, sequence_ess
 from asyncrl.algo.diagnostics.mismatch import divergence
 from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
@@ -16,9 +15,15 @@ from asyncrl.algo.loss import distill, preference
 from asyncrl.algo.metrics import Metrics, values
 from asyncrl.algo.next_token import next_token_scores
 from asyncrl.algo.proximal.ewma import beta_from_staleness, update_ewma
-from asyncrl.algo.proximal.interpolate import interpolation_weight, linear_logp, loglinear_logp
-from asyncrl.algo.registry import AGGREGATIONS, resolve
+from asyncrl.algo.registry import parts, resolve
 from asyncrl.algo.value import value_loss
+from asyncrl.extensions.published import shaping
+from asyncrl.extensions.published.correction import m2po, masked, opsm, tv_mask
+from asyncrl.extensions.published.proximal.interpolate import (
+    interpolation_weight,
+    linear_logp,
+    loglinear_logp,
+)
 from tests.conformance.adapt_losses import loss_inputs
 from tests.conformance.tensors import count_totals, keys, leaf, mask_of, tensor
 
@@ -26,7 +31,7 @@ from tests.conformance.tensors import count_totals, keys, leaf, mask_of, tensor
 def agg_all(i, p, _):
     mask, loss = mask_of(i["mask"]), tensor(i["token_loss"])
     totals = count_totals(mask, horizon=p.get("horizon", mask.shape[1]))
-    modes = [name for name in AGGREGATIONS if not name.startswith("prompt")]
+    modes = [name for name in parts()["aggregation"] if not name.startswith("prompt")]
     return {name: aggregate(resolve("aggregation", name), loss, mask, totals) for name in modes}
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from asyncrl.algo.advantage import (
+from asyncrl.algo.advantage import multi_agent, steps
+from asyncrl.algo.advantage_batch import AdvantageBatch
+from asyncrl.algo.answer_probability import answer_probability
+from asyncrl.algo.groups import group_mean
+from asyncrl.extensions.published.advantage import (
     a2tgpo,
     gigpo,
     hgpo,
     hierarchical_grpo,
     igpo,
     igpo_released,
-    multi_agent,
-    steps,
     ui_s1,
-)  # fmt: skip
-from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.groups import group_mean
+)
 from tests.conformance.tensors import keys, mask_of, tensor
 
 
@@ -84,9 +84,7 @@ def run_ui_s1(i, p, _):
 
 
 def igpo_gain(i, p, _):
-    probability = torch.stack(
-        [igpo.answer_probability(tensor(row)) for row in i["gt_token_logp_per_context"]]
-    )
+    probability = torch.stack([answer_probability(tensor(row)) for row in i["gt_token_logp_per_context"]])
     return {"p": probability, "turn_reward": igpo.information_gain(probability)}
 
 

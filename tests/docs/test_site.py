@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from asyncrl import cli
-from asyncrl.algo.presets import PRESETS
-from asyncrl.algo.registry import KINDS
+from asyncrl.algo import registry
+from asyncrl.algo.presets import known_presets
 from asyncrl.env.registry import ENVS
 from tests.chromium import open_chromium
 from tests.docs.blocks import ROOT, pages
@@ -72,7 +72,7 @@ def test_the_reference_has_what_the_code_has(site):
     assert [name for name in cli.commands() if f'id="asyncrl-{name}"' not in commands] == []
     assert "write a file with an environment to change" in commands
     parts = (reference / "parts.html").read_text()
-    names = {name for known in (PRESETS, *KINDS.values()) for name in known}
+    names = {name for known in (known_presets(), *registry.parts().values()) for name in known}
     assert [name for name in names if f"<code>{name}</code>" not in parts] == []
     environments = (reference / "environments.html").read_text()
     assert [name for name in ENVS if f"<code>{name}</code>" not in environments] == []

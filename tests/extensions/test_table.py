@@ -73,6 +73,7 @@ def test_every_import_path_leads_to_a_name_of_the_extensions_own_folder(seam, ro
         body = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()).body
         given = {getattr(node, "name", "") for node in body}
         given |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets}
+        given |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
         assert name in given
 
 

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from asyncrl.algo.advantage.spiral import spiral
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
+from asyncrl.extensions.published.advantage.spiral import spiral
 from asyncrl.train.step.controls import KlController, make_controls, successes
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows, to_advantage_batch
 from asyncrl.train.step.step_tensors import StepTensors

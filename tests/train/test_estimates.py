@@ -6,7 +6,7 @@ import torch
 
 from asyncrl.algo.needs import marks_of
 from asyncrl.algo.objective import build_objective
-from asyncrl.algo.registry import ADVANTAGES, resolve
+from asyncrl.algo.registry import parts, resolve
 from asyncrl.train.step import estimates
 from asyncrl.train.step.estimates import estimate_advantages
 from asyncrl.train.step.ragged import Ragged
@@ -16,7 +16,7 @@ from tests.train.factories import batch_of_groups
 
 GROUP_LOCAL = [
     name
-    for name in ADVANTAGES
+    for name in parts()["advantage"]
     if any(mark.decorator == "group_local" for mark in marks_of(resolve("advantage", name)))
 ]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from asyncrl.algo.presets import PRESETS
+from asyncrl.algo.presets import known_presets
 from asyncrl.extensions.simulation.hardware import operations
 from asyncrl.train.step.step_batch import build_step_batch
 from tests.train.counted_passes import CountedPasses
@@ -19,7 +19,7 @@ SAME_AS_TEACHER = {"opd", "opd_full"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("preset", sorted(known_presets()))
 def test_every_preset_takes_a_finite_step_that_changes_the_weights(tiny_model, preset, monkeypatch):
     learner, recorded = Learner(tiny_model, {"preset": preset}), Recorded(monkeypatch)
     passes = CountedPasses(monkeypatch)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.algo.curation.curricula import factory
 from asyncrl.algo.curation.swarm import Terms
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError
+from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
 from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
 from asyncrl.extensions.sft_phase.trainer import SftPhase

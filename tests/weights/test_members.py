@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from asyncrl.algo.curation.opponents import Population
 from asyncrl.errors import InputError
+from asyncrl.extensions.league.rules.opponents import Population
 from asyncrl.weights.files import read_weights, verify_weights
 from asyncrl.weights.members import MEMBERS, Members, read_members
 from asyncrl.weights.publish import FilePublisher

@@ -31,7 +31,7 @@ from asyncrl.algo.groups import (
     group_std,
     leave_one_out_deviation,
 )
-from asyncrl.algo.needs import group_local, zero_where_equal
+from asyncrl.algo.needs import compares_episodes, group_local, zero_where_equal
 from asyncrl.algo.ops import to_tokens
 
 
@@ -83,6 +83,7 @@ def leave_one_out_std(x: Tensor, group: Tensor, ddof: int = 1) -> Tensor:
     return result
 
 
+@compares_episodes
 @group_local(std=("group", "leave_one_out", "none"))
 @zero_where_equal("rewards")
 def grpo(

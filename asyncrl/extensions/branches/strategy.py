@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from asyncrl.algo.curation.forks import Fork, least_certain
+from asyncrl.extensions.branches.forks import Fork, least_certain
 from asyncrl.extensions.branches.settings import BranchesConfig
 from asyncrl.rollout.group import Episode, Play
 from asyncrl.rollout.player import EpisodeRequest, GivenPrefix, attempt_id

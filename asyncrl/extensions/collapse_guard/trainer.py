@@ -1,6 +1,6 @@
 """The guard in the trainer: after a collapse of rewards it slows training down, or has an earlier policy come back.
 
-Its rule is a pure function, `asyncrl.algo.control.collapse_guard`.
+Its rule is a pure function, `asyncrl.extensions.collapse_guard.rule`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.algo.control.collapse_guard import (
+from asyncrl.config import TrainConfig
+from asyncrl.extensions.collapse_guard.rule import (
     NAME,
     GuardState,
     StepSignals,
@@ -22,8 +23,7 @@ from asyncrl.algo.control.collapse_guard import (
     judge,
     state_of,
 )
-from asyncrl.algo.control.collapse_guard import Verdict as Judgement
-from asyncrl.config import TrainConfig
+from asyncrl.extensions.collapse_guard.rule import Verdict as Judgement
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import CallbackContext

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.algo.curation.curricula import FILE_ORDER, Factory, factory
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.curriculum.curricula import FILE_ORDER, Factory, factory
 from asyncrl.extensions.curriculum.settings import CurriculumConfig
 
 

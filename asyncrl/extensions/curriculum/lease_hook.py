@@ -21,8 +21,6 @@ from pathlib import Path
 
 import msgpack
 
-from asyncrl.algo.curation.curriculum import Curriculum, Outcome, Proposal
-from asyncrl.algo.curation.seeding import example_of
 from asyncrl.algo.curation.success_pool import lacks_success
 from asyncrl.buffer.hooks.configured import LeaseContext
 from asyncrl.buffer.lease_hooks import HookFactory, LeaseHook, Terms
@@ -33,6 +31,8 @@ from asyncrl.data.codec import decode_task, encode_task, pack, unpack
 from asyncrl.data.lease_extras import examples_extra
 from asyncrl.errors import ConflictError
 from asyncrl.extensions.curriculum.conflicts import check_curriculum
+from asyncrl.extensions.curriculum.curriculum import Curriculum, Outcome, Proposal
+from asyncrl.extensions.curriculum.seeding import example_of
 from asyncrl.extensions.table import value_at
 from asyncrl.types import Group, Task, Trajectory
 

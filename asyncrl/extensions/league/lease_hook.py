@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from asyncrl.algo.curation.opponents import Population, Record, score
 from asyncrl.buffer.hooks.configured import LeaseContext
 from asyncrl.buffer.lease_hooks import HookFactory, LeaseHook, Terms
 from asyncrl.buffer.ledger import Ledger
@@ -24,6 +23,7 @@ from asyncrl.buffer.store import Store
 from asyncrl.data.lease_extras import opponent_extra
 from asyncrl.errors import InputError
 from asyncrl.extensions.league.members import population
+from asyncrl.extensions.league.rules.opponents import Population, Record, score
 from asyncrl.types import Group, Opponent, Status, Trajectory
 
 TABLES = (

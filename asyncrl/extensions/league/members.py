@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncrl.algo.curation.opponents import Population
 from asyncrl.config import Config
+from asyncrl.extensions.league.rules.opponents import Population
 from asyncrl.extensions.league.settings import OpponentsConfig
 
 

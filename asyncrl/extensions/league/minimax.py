@@ -21,9 +21,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from asyncrl.algo.curation.minimax import minimax_rewards
 from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config
+from asyncrl.extensions.league.rules.minimax import minimax_rewards
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
 from asyncrl.train.checkpoint.checkpoint_files import KeptState, StateFiles
 from asyncrl.train.checkpoint.checkpointer import newest_usable

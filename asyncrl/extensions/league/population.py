@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from asyncrl.algo.curation.opponents import Population
 from asyncrl.extensions.league.members import population
+from asyncrl.extensions.league.rules.opponents import Population
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import TrainerCallback
 

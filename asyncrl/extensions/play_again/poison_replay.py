@@ -12,11 +12,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from asyncrl.algo.control.collapse_guard import saved_scale
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, unpack
 from asyncrl.errors import InputError
+from asyncrl.extensions.collapse_guard.rule import saved_scale
 from asyncrl.train.checkpoint.nested_state import join
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import STEPS, WholeTensors, load_state

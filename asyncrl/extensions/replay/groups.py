@@ -1,4 +1,4 @@
-"""The groups that may be trained again, on the first rank; see `asyncrl.algo.curation.replay`.
+"""The groups that may be trained again, on the first rank; see `asyncrl.extensions.replay.rule`.
 
 The pool is the trainer's own and part of its checkpoint. The buffer knows nothing of it: there each group is trained
 once, and a trainer that resumes has the pool of the version it resumes from.
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from asyncrl.algo.curation.replay import Played, drawn, remembered
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.extensions.replay.pool import PoolCallback
+from asyncrl.extensions.replay.rule import Played, drawn, remembered
 from asyncrl.extensions.replay.settings import ReplayConfig
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import StepGroups

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.algo.curation.curricula import FILE_ORDER
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, older_groups
+from asyncrl.extensions.curriculum.curricula import FILE_ORDER
 from asyncrl.extensions.replay.settings import ReplayConfig
 from asyncrl.extensions.table import value_at
 

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.algo.registry import did_you_mean
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
-from asyncrl.algo.signature import top_level_names
 from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
@@ -28,12 +26,13 @@ from asyncrl.env.config_check import (
 )
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
-from asyncrl.errors import ConfigError, EpisodeError
+from asyncrl.errors import ConfigError, EpisodeError, did_you_mean
 from asyncrl.extensions.table import rows
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
 from asyncrl.images import has_images
+from asyncrl.import_path import top_level_names
 from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.machines.spread import check_machines, check_one_machine
 from asyncrl.launch.models.base_model import base_model_is_cached

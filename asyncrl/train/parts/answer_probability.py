@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.advantage.igpo import answer_probability
+from asyncrl.algo.answer_probability import answer_probability
 from asyncrl.errors import ConfigError
 from asyncrl.images import images_in
 from asyncrl.train.engine.deepspeed_engine import TrainEngine

@@ -11,8 +11,8 @@ import torch
 from asyncrl.algo.advantage_batch import AdvantageOutputs
 from asyncrl.algo.curation.signal import QUANTITIES, differ, succeeded
 from asyncrl.algo.needs import COMPARED, zero_where_equal
-from asyncrl.algo.presets import PRESETS
-from asyncrl.algo.registry import ADVANTAGES, resolve
+from asyncrl.algo.presets import known_presets
+from asyncrl.algo.registry import parts, resolve
 from asyncrl.algo.settings import always_signal, compared, resolve_settings
 from asyncrl.algo.signature import read
 from asyncrl.types import Trajectory, Turn
@@ -20,7 +20,9 @@ from tests.algo.factories import batch_for
 from tests.algo.test_advantage_properties import REQUIRED
 from tests.buffer.factories import trajectory
 
-MARKED = sorted(name for name in ADVANTAGES if (found := read("advantage", name)) and found.zero_where_equal)
+MARKED = sorted(
+    name for name in parts()["advantage"] if (found := read("advantage", name)) and found.zero_where_equal
+)
 
 
 def advantages_of(name: str, batch: Any) -> torch.Tensor:
@@ -67,7 +69,7 @@ class TestMarks:
         others = [row for row in range(len(batch.rewards)) if row not in rows]
         assert advantages[others].abs().max() > 1e-3
 
-    @pytest.mark.parametrize("name", sorted(set(ADVANTAGES) - set(MARKED)))
+    @pytest.mark.parametrize("name", sorted(set(parts()["advantage"]) - set(MARKED)))
     def test_an_estimator_without_a_mark_says_so_to_the_buffer(self, name):
         parameters = REQUIRED.get(name, {})
         settings = {"advantage": {"name": name, **parameters}}
@@ -103,7 +105,7 @@ PLAIN = {
 
 
 class TestPresets:
-    @pytest.mark.parametrize("preset", sorted(NEVER & set(PRESETS)))
+    @pytest.mark.parametrize("preset", sorted(NEVER & set(known_presets())))
     def test_what_may_learn_from_any_group_drops_none(self, preset):
         settings = resolve_settings({"preset": preset})
         assert compared(settings) == frozenset()
@@ -113,7 +115,7 @@ class TestPresets:
     def test_what_reads_more_than_the_sum_compares_that(self, preset):
         assert compared(resolve_settings({"preset": preset})) == FINER[preset]
 
-    @pytest.mark.parametrize("preset", sorted(PLAIN & set(PRESETS)))
+    @pytest.mark.parametrize("preset", sorted(PLAIN & set(known_presets())))
     def test_what_reads_the_sum_alone_compares_the_sum(self, preset):
         assert compared(resolve_settings({"preset": preset})) == {"rewards"}
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from asyncrl.algo.curation.forks import Fork, least_certain
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.protocol import Env, Step
+from asyncrl.extensions.branches.forks import Fork, least_certain
 from asyncrl.extensions.branches.strategy import Branches, prefix_of
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings

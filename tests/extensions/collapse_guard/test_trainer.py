@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from asyncrl.algo.control.collapse_guard import GuardState, saved_scale
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import parse_config
+from asyncrl.extensions.collapse_guard.rule import GuardState, saved_scale
 from asyncrl.extensions.collapse_guard.trainer import CollapseGuard
 from asyncrl.train.loop.configured import configured
 from tests.train.contexts import context

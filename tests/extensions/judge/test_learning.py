@@ -10,8 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from asyncrl.algo.advantage.gdpo import gdpo
-from asyncrl.algo.advantage.mt_grpo import mt_grpo
 from asyncrl.buffer.put import admit
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
@@ -21,6 +19,8 @@ from asyncrl.env.protocol import Env, Step
 from asyncrl.extensions.judge.client import JudgeClient
 from asyncrl.extensions.judge.judging import Judging, judging
 from asyncrl.extensions.judge.settings import JudgeConfig
+from asyncrl.extensions.published.advantage.gdpo import gdpo
+from asyncrl.extensions.published.advantage.mt_grpo import mt_grpo
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from asyncrl.algo.curation.opponents import Population, Record
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, lease_from_map, lease_to_map
 from asyncrl.data.lease_extras import opponent_extra, opponent_of
 from asyncrl.errors import InputError
 from asyncrl.extensions.league.lease_hook import Opponents, join_opponents
+from asyncrl.extensions.league.rules.opponents import Population, Record
 from asyncrl.types import FailureClass, Opponent
 from tests.buffer.factories import failed_group, group, tasks
 

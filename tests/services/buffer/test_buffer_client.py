@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrl.algo.curation.curricula import factory
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import (
@@ -23,6 +22,7 @@ from asyncrl.errors import (
     StorageError,
     UnavailableError,
 )
+from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.lease_hook import Proposals
 from asyncrl.services.buffer import client as client_module
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync

@@ -1,0 +1,1 @@
+"""What a league decides by: pure functions, one file each."""
