@@ -19,7 +19,7 @@ ALLOWED = {
     "asyncrl/tls.py": "a certificate's dates, with two days to spare",
     "asyncrl/tracing.py": "OpenTelemetry stamps its other spans by that clock",
     "asyncrl/gateway/exchange.py": "the field `created` of a reply",
-    "asyncrl/env/adapters/verifiers_episodes.py": "the field `created` of a reply",
+    "asyncrl/extensions/env_adapters/verifiers_episodes.py": "the field `created` of a reply",
 }
 """Files that read the system's clock, with the reason."""
 

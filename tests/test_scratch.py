@@ -29,10 +29,10 @@ with scratch_folder("held", Path(sys.argv[1])) as folder:
     time.sleep(600)
 """
 ELSEWHERE = {
-    "asyncrl/env/adapters/textworld_games.py": "in the cache of games, beside the game",
+    "asyncrl/extensions/env_adapters/textworld_games.py": "in the cache of games, beside the game",
     "asyncrl/launch/models/local_models.py": "in the cache of models, which may be on another disk",
     "asyncrl/machine.py": "a cache, which stays",
-    "asyncrl/sandbox/remote/cluster.py": "a file that is removed in the next statement",
+    "asyncrl/extensions/remote_sandboxes/cluster.py": "a file that is removed in the next statement",
     "asyncrl/weights/vllm_adapters.py": "in the folder of weights, which the launcher removes",
     "services/engine/service.py": "in the folder of weights, which the launcher removes",
 }

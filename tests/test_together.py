@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from asyncrl.env.adapters.calls import answer_calls as answer_adapters_calls
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.tools import answer_calls, schema
+from asyncrl.extensions.env_adapters.calls import answer_calls as answer_adapters_calls
 from asyncrl.together import to_their_ends, together
 
 

@@ -73,14 +73,14 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/swarm/": ("services/swarm/", *TRAINER),
     "tests/extensions/study/": ("asyncrl/extensions/study/",),
     # Environments that need a program of the system, and libraries of others behind adapters.
-    "tests/env/adapters/": ("asyncrl/env/",),
+    "tests/extensions/env_adapters/": ("asyncrl/env/", "asyncrl/extensions/env_adapters/"),
     "tests/envs/test_browser.py": ("envs/browser/",),
     "tests/envs/test_terminal.py": ("envs/terminal/", *SANDBOX),
     "tests/harness/test_real_programs.py": ("asyncrl/harness/", "asyncrl/gateway/", "services/gateway/"),
     # The sandbox against every backend; the core keeps the contract of those that are there.
     "tests/sandbox/test_sandbox_attacks.py": SANDBOX,
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
-    "tests/sandbox/test_sandbox_remote.py": SANDBOX,
+    "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
     # The planner.
     "tests/plan/": (*PLAN, "recipes/"),
     "tests/extensions/simulation/": PLAN,

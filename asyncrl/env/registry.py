@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.env.protocol import Env
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import FORMS, load_object
 from asyncrl.types import Task
 
@@ -36,16 +37,9 @@ ENVS: dict[str, str] = {
     "math_tool": "asyncrl.envs.math_tool.env:MathTool",
     "nim": "asyncrl.envs.nim.env:Nim",
     "office": "asyncrl.envs.office.env:Office",
-    "reasoning_gym": "asyncrl.env.adapters.reasoning_gym:ReasoningGym",
-    "gymnasium": "asyncrl.env.adapters.gymnasium:Gymnasium",
-    "mcp": "asyncrl.env.adapters.mcp:McpTools",
-    "textarena": "asyncrl.env.adapters.textarena:TextArena",
-    "openenv": "asyncrl.env.adapters.openenv:OpenEnv",
-    "textworld": "asyncrl.env.adapters.textworld:TextWorld",
-    "tau2": "asyncrl.env.adapters.tau2:Tau2",
-    "verifiers": "asyncrl.env.adapters.verifiers:Verifiers",
-    "verifiers_v1": "asyncrl.env.adapters.verifiers_v1:VerifiersV1",
+    **{row.name: row.path for row in rows("environments")},
 }
+"""The environments of `envs/`, and those that extensions add."""
 
 ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
 """Names that only provide tasks: their episodes are played without an environment session."""

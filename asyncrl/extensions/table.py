@@ -51,6 +51,8 @@ SEAMS = frozenset(
         "weight_conversions",
         "weight_carriers",
         "engine_additions",
+        "environments",
+        "sandboxes",
         "algo_parts",
         "presets",
         "commands",

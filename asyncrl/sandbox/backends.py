@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import FORMS, load_object
 from asyncrl.sandbox.protocol import Guarantee, Probe, Sandbox, SandboxSpec
 
@@ -14,14 +15,11 @@ BACKENDS = {
     "nsjail": "asyncrl.sandbox.nsjail:NsjailSandbox",
     "landlock": "asyncrl.sandbox.landlock:LandlockSandbox",
     "gvisor": "asyncrl.sandbox.gvisor:GvisorSandbox",
-    "docker": "asyncrl.sandbox.remote.docker:DockerSandbox",
-    "kubernetes": "asyncrl.sandbox.remote.kubernetes:KubernetesSandbox",
-    "e2b": "asyncrl.sandbox.remote.e2b:E2BSandbox",
-    "modal": "asyncrl.sandbox.remote.modal:ModalSandbox",
-    "daytona": "asyncrl.sandbox.remote.daytona:DaytonaSandbox",
+    **{row.name: row.path for row in rows("sandboxes")},
     "subprocess": "asyncrl.sandbox.subprocess:SubprocessSandbox",
 }
-"""Name -> "module:Class". A user's own backend is named by its import path in the same form."""
+"""Name -> "module:Class": those of this machine, and those that extensions add. A user's own backend is named by its
+import path in the same form."""
 
 AUTO_ORDER = ("bubblewrap", "nsjail", "landlock")
 """Strongest first. Only backends that isolate on this machine and need no account or daemon."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.env.adapters.requirements import AdapterEnv, need
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_adapters.requirements import AdapterEnv, need
 from asyncrl.import_path import load_object
 
 

@@ -72,8 +72,9 @@ def test_every_import_path_leads_to_a_name_of_the_extensions_own_folder(seam, ro
         assert module.startswith(f"asyncrl.extensions.{row.extension}.")
         body = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()).body
         given = {getattr(node, "name", "") for node in body}
-        given |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets}
-        given |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+        targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+        targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+        given |= {target.id for target in targets if isinstance(target, ast.Name)}
         assert name in given
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from asyncrl import process_start
 from asyncrl.config_sections import ModelConfig
-from asyncrl.env.adapters.tau2 import Tau2
 from asyncrl.env.chat_endpoint import KEY_VARIABLE
 from asyncrl.env.protocol import Action
 from asyncrl.errors import EnvironmentFailure
+from asyncrl.extensions.env_adapters.tau2 import Tau2
 from asyncrl.services.engine.policy import policy_command
 from asyncrl.services.engine.service import EngineOptions
 from asyncrl.types import Task
@@ -138,7 +138,7 @@ def test_its_model_plays_the_user_of_a_task_of_tau2s(policy, monkeypatch):
     user = {"user_url": f"{policy[0]}/v1", "user_options": {"max_tokens": 8, "temperature": 1.0, "seed": 1}}
     env = Tau2(
         Task("t", "tau2", data={"task_id": "ACTION"}),
-        domain="tests.env.adapters.tau2_library:TerseDomain",
+        domain="tests.extensions.env_adapters.tau2_library:TerseDomain",
         max_turns=2,
         **user,
     )

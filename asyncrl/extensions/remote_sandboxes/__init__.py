@@ -1,0 +1,1 @@
+"""Sandboxes in container engines, clusters and clouds. Importing a backend does not import its provider's package."""
