@@ -103,7 +103,7 @@ STANDS_ON = {
     "extensions/sleep": {"offload"},
     "extensions/study": {"curriculum"},
     "extensions/play_again": {"collapse_guard"},
-    "extensions/replay": {"curriculum"},
+    "extensions/curriculum": {"replay"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgpack
 
-from asyncrl.algo.curation.success_pool import lacks_success
 from asyncrl.buffer.hooks.configured import LeaseContext
 from asyncrl.buffer.lease_hooks import HookFactory, LeaseHook, Terms
 from asyncrl.buffer.ledger import Ledger
@@ -33,6 +32,7 @@ from asyncrl.errors import ConflictError
 from asyncrl.extensions.curriculum.conflicts import check_curriculum
 from asyncrl.extensions.curriculum.curriculum import Curriculum, Outcome, Proposal
 from asyncrl.extensions.curriculum.seeding import example_of
+from asyncrl.extensions.replay.success_pool import lacks_success
 from asyncrl.extensions.table import value_at
 from asyncrl.types import Group, Task, Trajectory
 

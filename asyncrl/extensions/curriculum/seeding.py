@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.algo.curation.success_pool import best_success
 from asyncrl.errors import InputError
 from asyncrl.extensions.curriculum.curriculum import Outcome
 from asyncrl.extensions.curriculum.embedding import embed
+from asyncrl.extensions.replay.success_pool import best_success
 from asyncrl.types import IMAGES, SEEDED, Task, Trajectory
 
 CORPUS = 64

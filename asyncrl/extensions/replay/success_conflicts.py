@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, older_groups
-from asyncrl.extensions.curriculum.curricula import FILE_ORDER
 from asyncrl.extensions.replay.settings import ReplayConfig
 from asyncrl.extensions.table import value_at
 
@@ -20,8 +19,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "train.schedule='periodic', which trains on groups as they arrive",
         ),
         (
-            value_at(recipe, "curriculum.name") == FILE_ORDER,
-            f"curriculum.name={FILE_ORDER!r}, which plays each task once",
+            value_at(recipe, "curriculum.name") == "file_order",
+            "curriculum.name='file_order', which plays each task once",
         ),
     ):
         if wrong:

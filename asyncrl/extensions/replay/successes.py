@@ -1,4 +1,4 @@
-"""The successes that complete groups without one, on the first rank; see `asyncrl.algo.curation.success_pool`.
+"""The successes that complete groups without one, on the first rank; see `asyncrl.extensions.replay.success_pool`.
 
 As the groups to replay, they are the trainer's own and part of its checkpoint: a trainer that resumes completes the
 same groups by the same successes. In the buffer each group is trained once, whatever completes it.
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from asyncrl.algo.curation.success_pool import as_played, best_success, completed, lacks_success, problem
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.extensions.replay.pool import PoolCallback
 from asyncrl.extensions.replay.settings import ReplayConfig
+from asyncrl.extensions.replay.success_pool import as_played, best_success, completed, lacks_success, problem
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import StepGroups
 from asyncrl.types import Group

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from asyncrl.algo.curation.success_pool import (
+from asyncrl.extensions.replay.success_pool import (
     as_played,
     best_success,
     completed,
