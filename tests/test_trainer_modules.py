@@ -53,7 +53,6 @@ ABSENT = (
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",
-    "asyncrl.train.step.trackers",
     "asyncrl.train.models.vision",
     "asyncrl.weights.adapter",
     "asyncrl.weights.transports.collective",

@@ -53,6 +53,7 @@ SEAMS = frozenset(
         "engine_additions",
         "environments",
         "sandboxes",
+        "trackers",
         "algo_parts",
         "presets",
         "commands",

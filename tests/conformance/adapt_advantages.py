@@ -6,9 +6,9 @@ import torch
 
 from asyncrl.algo.advantage import grpo
 from asyncrl.algo.advantage_batch import AdvantageBatch
-from asyncrl.algo.control import tracked_baselines
 from asyncrl.algo.normalize import standardise, token_moments, tokens
 from asyncrl.algo.ops import to_tokens, whiten
+from asyncrl.extensions.published import tracked_baselines
 from asyncrl.extensions.published.advantage import (
     gae,
     gae_turn,

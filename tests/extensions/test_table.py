@@ -47,6 +47,7 @@ def asked_with(config):
     return {
         "trainer_callbacks": run,
         "sampled_checks": run,
+        "trackers": run.objective,
         **dict.fromkeys(("engine_processes", "weight_conversions"), environment_of(config)),
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),
@@ -97,6 +98,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "strategies", "league"),
         ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "lease_hooks", "league"),
         ({"algo": {"advantage": {"name": "remax"}}}, "strategies", "greedy"),
+        ({"algo": {"preset": "spo"}}, "trackers", "published"),
         ({"rollout": {"hinted": 1}}, "strategies", "hints"),
         ({"rollout": {"branches": 2}}, "strategies", "branches"),
         ({"curriculum": {"name": "xrpo"}}, "strategies", "curriculum"),

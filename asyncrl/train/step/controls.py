@@ -16,21 +16,13 @@ from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.objective import Objective
 from asyncrl.algo.ops import sequence_log_ratio
 from asyncrl.config import Config, TrainConfig
-from asyncrl.import_path import load_object
+from asyncrl.extensions.table import rows
 from asyncrl.train.step.step_batch import StepBatch
 from asyncrl.train.step.step_tensors import StepTensors
 from asyncrl.types import Trajectory
 
 if TYPE_CHECKING:
     from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessState
-
-TRACKERS = {
-    "baselines": "asyncrl.train.step.trackers:prompt_beliefs",
-    "role_baselines": "asyncrl.train.step.trackers:role_baselines",
-}
-"""What makes the tracker that an objective reads, by the word of `asyncrl.algo.needs.KNOWN` that asks for it."""
-KEYS = ("beliefs", "roles")
-"""The keys of the states of all trackers in a checkpoint."""
 
 
 def scheduled_rate(train: TrainConfig, step: int) -> float:
@@ -178,7 +170,6 @@ class Controls:
             "entropy_coef": self.entropy.coef,
             "entropy": self.entropy.entropy,
             "staleness": asdict(self.staleness.state) if self.staleness else None,
-            **dict.fromkeys(KEYS),
             **{one.key: json.dumps(one.state()) for one in self.trackers},
         }
 
@@ -200,11 +191,7 @@ def make_controls(config: Config, objective: Objective) -> Controls:
         kl=KlController(float(kl["coef"]), kl["target"], int(kl["horizon"])),
         entropy=EntropyController(objective.entropy_coef, **objective.settings["entropy_control"]),
         staleness=_staleness(rule, config.buffer.max_staleness) if rule["enabled"] else None,
-        trackers=[
-            load_object("algo.advantage", made)(config)
-            for word, made in TRACKERS.items()
-            if word in objective.needs
-        ],
+        trackers=[row.load()(config) for row in rows("trackers") if row.wanted(objective)],
         lr_power=float(scaling["power"]),
         lr_base_ess=float(scaling["base_ess"]),
     )

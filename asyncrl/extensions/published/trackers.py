@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from asyncrl.algo.control.tracked_baselines import (
+from asyncrl.config import Config
+from asyncrl.extensions.published.tracked_baselines import (
     beta_mean,
     ema_baseline,
     forgetting,
     initial_beta,
     update_beta,
 )
-from asyncrl.config import Config
 from asyncrl.train.step.step_batch import StepBatch, sampled_tokens
 from asyncrl.train.step.step_tensors import StepTensors
 from asyncrl.types import Trajectory
