@@ -9,6 +9,8 @@ the policy that sampled, which is what `behavior_band` does.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from asyncrl.extensions.table import rows
@@ -52,9 +54,9 @@ def find_preset(name: str) -> dict[str, Any] | None:
 
 
 @functools.cache
-def known_presets() -> dict[str, dict[str, Any]]:
+def known_presets() -> Mapping[str, dict[str, Any]]:
     """Return all presets by name, the core's before those of extensions."""
     found = dict(PRESETS)
     for row in rows("presets"):
         found |= row.load()
-    return found
+    return MappingProxyType(found)

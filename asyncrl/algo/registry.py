@@ -19,7 +19,8 @@ keyword-only arguments are the parameters a recipe may set.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from asyncrl.errors import ConfigError, did_you_mean
@@ -83,12 +84,12 @@ CORE: dict[str, dict[str, str]] = {
 
 
 @functools.cache
-def parts() -> dict[str, dict[str, str]]:
+def parts() -> Mapping[str, Mapping[str, str]]:
     """Return the import paths of all parts by kind and name, the core's before those of extensions."""
     found = {kind: dict(names) for kind, names in CORE.items()}
     for row in rows("algo_parts"):
         found[row.kind][row.name] = row.path
-    return found
+    return MappingProxyType({kind: MappingProxyType(names) for kind, names in found.items()})
 
 
 def locate(kind: str, name: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
 from tests.train.factories import batch_of_groups, group, with_flat_groups
 from tests.train.one_step import make_engine, make_stream, snapshot, step_once, stream_once
 
-parts()["aggregation"] = [
+AGGREGATIONS = [
     "token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "trl_grpo", "row_mean_token_sum",
     "prompt_mean", "prompt_mean_token_sum",
 ]  # fmt: skip
@@ -35,7 +35,7 @@ def assert_same(model, budget=10**6, **algo):
         assert other.metrics.get(name) == pytest.approx(report.metrics.get(name), rel=1e-4, abs=1e-6), name
 
 
-@pytest.mark.parametrize("name", parts()["aggregation"])
+@pytest.mark.parametrize("name", AGGREGATIONS)
 def test_every_aggregation_gives_the_gradient_of_the_whole_batch(tiny_model, name):
     assert_same(tiny_model, 60, preset="decoupled_ppo", aggregation={"name": name})
 
