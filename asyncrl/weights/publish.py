@@ -125,10 +125,12 @@ class FilePublisher:
         served = self.members.served if self.members is not None else None
         # An engine that starts now still reads which members go with the version before.
         kept = {*served(version - 1), *served(version)} if served is not None else set[int]()
-        remove_older(self.directory, version - 1, kept | self._small(range(version - self.earlier, version - 1)))
+        remove_older(
+            self.directory, version - 1, kept | self._small(range(version - self.earlier, version - 1))
+        )
 
     def _small(self, versions: Iterable[int]) -> set[int]:
-        """Return the newest of these whose files together take no more than `SMALL_SHARE` of what is free beside them."""
+        """Return the newest of these whose files together take no more than `SMALL_SHARE` of what is free."""
         try:
             room = SMALL_SHARE * shutil.disk_usage(self.directory).free
         except OSError:
