@@ -37,6 +37,7 @@ LAYERS = [
         "images",
         "progress",
         "scratch",
+        "cache",
         "image_processor",
         "tensorfile",
         "textfile",

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from asyncrl.cache import cache_folder
 from asyncrl.rows.source import Rows
-from asyncrl.run.folder import cache_folder
 
 LEAST_ROWS = 10_000
 """A smaller source is read again sooner than anybody notices."""
