@@ -270,6 +270,13 @@ def _words(data: Mapping[str, Any]) -> str:
     )
 
 
+def _is_own(reward: Any) -> bool:
+    """Whether a function of the user's own is part of a reward, as `data.reward` names it."""
+    parts = reward if isinstance(reward, list) else [reward]
+    names = [str(part.get("name", "")) if isinstance(part, Mapping) else str(part) for part in parts]
+    return any(":" in name and not name.startswith("regex:") for name in names)
+
+
 def _has_parts(data: Mapping[str, Any]) -> bool:
     """Whether a message of a row has parts, as those with images have."""
     messages = data.get(MESSAGES)

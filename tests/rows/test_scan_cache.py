@@ -118,6 +118,14 @@ def test_files_that_rows_name_and_a_users_own_reward_are_looked_at_every_time(lo
     assert len(looked) == 48
 
 
+@pytest.mark.parametrize("reward", [[{"name": "math", "weight": 0.5}, "exact"], r"regex:-?\d+"])
+def test_rewards_of_several_parts_and_patterns_are_no_code_of_the_users(looked, tmp_path, reward):
+    file = write(tmp_path)
+    opened(file, reward=reward)
+    opened(file, reward=reward)
+    assert len(looked) == 20
+
+
 def test_small_sources_leave_nothing_in_the_cache(looked, tmp_path, monkeypatch):
     monkeypatch.setattr(scan_cache, "LEAST_ROWS", 21)
     opened(write(tmp_path))
