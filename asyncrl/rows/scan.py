@@ -81,9 +81,8 @@ class Scan:
         read, expected = _reader(source, self.settings, rows, self.reader, self.notes)
         look = partial(self._look, rows, read, expected, split)
         filled = resolved(self.settings, source)
-        if ((known := known_set(filled.set)) is not None and known.format) or ":" in json.dumps(
-            filled.reward
-        ):
+        known = known_set(filled.set)
+        if (known is not None and known.format) or _is_own(filled.reward):
             # A format's own reader and a user's own reward are code that the cache knows nothing of.
             found, _ = look()
         else:
