@@ -578,6 +578,8 @@ class EvalConfig(Section):
 
 SCRIPTED, TRAINED_ON = "scripted", "train"
 """What `sft.data` may name instead of a source: the environment's scripted episodes, and the rows of `data.train`."""
+IMITATES = ("likelihood", "one_token")
+"""Values of `sft.objective` by which a model learns to write rows; by all others it compares answers."""
 
 
 class SftConfig(Section):
@@ -594,9 +596,10 @@ class SftConfig(Section):
     completion: str = ""
     """What the model learns to write after the prompt: a column, or a text with columns in braces such as "{Equation} =
     {Answer}". Empty takes the messages, or the column called completion, else the right answer."""
-    objective: Seldom[Literal["likelihood", "dpo", "ipo", "kto"]] = "likelihood"
-    """What is learned: to write the rows; (dpo, ipo) to prefer the column `chosen` to the column `rejected`; or (kto)
-    to write what the column `label` calls true, and not what it calls false."""
+    objective: Seldom[Literal["likelihood", "one_token", "dpo", "ipo", "kto"]] = "likelihood"
+    """What is learned: to write the rows, by their likelihood or, with tokens drawn from the model itself, by policy
+    gradient (one_token); (dpo, ipo) to prefer the column `chosen` to the column `rejected`; or (kto) to write what the
+    column `label` calls true, and not what it calls false."""
     chosen: Seldom[str] = ""
     """Column with the preferred answer. Empty takes chosen, chosen_response or preferred_output."""
     rejected: Seldom[str] = ""

@@ -38,6 +38,7 @@ LAYERS = [
         "progress",
         "scratch",
         "signals",
+        "cache",
         "image_processor",
         "tensorfile",
         "textfile",

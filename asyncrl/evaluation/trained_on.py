@@ -14,7 +14,8 @@ from asyncrl.evaluation.contamination import Question, contamination, row_text
 from asyncrl.evaluation.importers.records import reader_of
 from asyncrl.rewards.answers.gold import golds
 from asyncrl.rewards.golds import gold_check
-from asyncrl.rows.data import open_data, prompt_text
+from asyncrl.rows.data import open_data
+from asyncrl.rows.scan import prompt_text
 from asyncrl.rows.source import Rows, read_rows
 from asyncrl.run.checkpoints import run_of
 from asyncrl.types import Task

@@ -16,9 +16,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.cache import cache_folder
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.harness.file import SETTING, Harness, Program, harness_path
-from asyncrl.run.folder import cache_folder
 from asyncrl.sandbox.protocol import Mount
 
 TARGET = "/opt/harness"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncrl
+from asyncrl.cache import cache_folder
 from asyncrl.jsonfile import write_json
-from asyncrl.run.folder import cache_folder
 
 MEASURED = ("algo", "train", "plan")
 """The packages of asyncrl that a measurement runs."""

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
-from typing import Any
 
 import numpy as np
 
-from asyncrl.config_sections import DataConfig, DataSource
-from asyncrl.errors import ConfigError, InputError
-from asyncrl.progress import progress
-from asyncrl.rows.known_sets import known_set
-from asyncrl.rows.question import PARTS
+from asyncrl.config_sections import DataConfig
+from asyncrl.errors import ConfigError
+from asyncrl.rows.scan import GoldsOf, Reader, ReaderOf, Scan, Scanned
 from asyncrl.rows.settings import resolved, sources_of
-from asyncrl.rows.source import Rows, read_rows
-from asyncrl.rows.template import ANSWER, Template
-from asyncrl.rows.tokens import Counter, token_counter
-from asyncrl.types import Message, Task
+from asyncrl.rows.source import Rows
+from asyncrl.rows.template import ANSWER
+from asyncrl.rows.tokens import token_counter, tokenizer_state
+from asyncrl.types import Task
 
-MESSAGES = "messages"
-"""Key of the opening messages in a task's data, beside the row's own columns."""
 DRAWN = 1024
 """Draws among weighted sources that are made at once."""
 
-Reader = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Makes the data of a task of a row. Raises `KeyError`, `TypeError`, `ValueError` for a row that has not what it
-needs."""
-ReaderOf = Callable[[str], Reader]
-"""Returns the reader of a format (`known_sets.KnownSet.format`)."""
-GoldCheck = Callable[[Mapping[str, Any]], str | None]
-"""Says of a row why no answer to it can be right, or None."""
-GoldsOf = Callable[[Any], GoldCheck | None]
-"""Returns that of a reward, as `data.reward` names it; None where there is nothing to check."""
-SYSTEM = ("system", "system_prompt")
-"""Columns that usually hold a system message."""
-IMAGES = ("image", "images")
-"""Columns that usually hold what a model is to see."""
 KEPT_OPEN = 4
 """Data sets of this process that are kept open with what is known of their rows."""
 
@@ -123,23 +104,6 @@ class Data:
         return self.heldout if split == "heldout" else self.train
 
 
-@dataclass(slots=True)
-class _Scanned:
-    """A source whose rows have all been read once."""
-
-    rows: Rows
-    read: Reader
-    prompts: np.ndarray
-    """[N] uint64, a hash of each row's prompt."""
-    tokens: np.ndarray | None
-    """[N] int64 of each prompt; None where they are not counted."""
-    usable: np.ndarray
-    """[N] bool, False where no answer can be right."""
-    why: str
-    """Which the first such row is, and why."""
-    weight: float
-
-
 def open_data(
     settings: DataConfig, tokenizer: str = "", reader: ReaderOf | None = None, golds: GoldsOf | None = None
 ) -> Data:
@@ -164,7 +128,7 @@ def _opened(written: str, tokenizer: str, reader: ReaderOf | None, golds: GoldsO
         raise ConfigError(
             "data.train: missing; name a file, folder or data set of the hub, or a set by data.set"
         )
-    scan = _Scan(settings, reader, counter, never_right, notes)
+    scan = Scan(settings, reader, counter, never_right, notes, _asked(tokenizer if counter else "", golds))
     train = [scan.read(one, "train") for one in sources_of(settings, "train")]
     heldout = [scan.read(one, "heldout") for one in sources_of(settings, "heldout")]
     _check_weights(train)
@@ -189,202 +153,19 @@ def _opened(written: str, tokenizer: str, reader: ReaderOf | None, golds: GoldsO
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    """Reads each row of a source once: every one has what its prompt and answer need."""
-
-    settings: DataConfig
-    reader: ReaderOf | None
-    count_tokens: Counter | None
-    never_right: GoldCheck | None
-    notes: list[str]
-
-    def read(self, source: DataSource, split: str) -> _Scanned:
-        """Raises as `open_data` does."""
-        rows = read_rows(source, split="train" if split == "train" else "test", key=f"data.{split}")
-        read, expected = _reader(source, self.settings, rows, self.reader, self.notes)
-        prompts, usable = np.empty(len(rows), np.uint64), np.ones(len(rows), bool)
-        counted = _Counted(self.count_tokens if split == "train" else None)
-        why = ""
-        with progress(f"reading {rows.name}", len(rows), "rows") as advance:
-            for number, row in enumerate(rows):
-                try:
-                    data = read(row)
-                    text = prompt_text(data)
-                except (KeyError, TypeError, ValueError, IndexError) as error:
-                    wrong = (
-                        f"column {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-                    )
-                    raise InputError(f"{rows.where(number)}: {wrong}; expected: {expected}") from error
-                if self.never_right is not None and (found := self.never_right(data)) is not None:
-                    usable[number] = False
-                    why = why or f"{rows.where(number)}: {found}"
-                prompts[number] = _hash(text)
-                counted.add(_words(data))
-                advance(1)
-        self._say(source, rows, int((~usable).sum()), why)
-        return _Scanned(rows, read, prompts, counted.lengths(), usable, why, source.weight)
-
-    def _say(self, source: DataSource, rows: Rows, unusable: int, why: str) -> None:
-        name = resolved(self.settings, source).set
-        known = known_set(name)
-        if (
-            known is not None
-            and (said := f"{name}: {known.about} (licence: {known.licence})") not in self.notes
-        ):
-            self.notes.append(said)
-        if unusable:
-            self.notes.append(
-                f"{rows.name}: {unusable} rows have an answer that nothing can match and are left out, such as {why}"
-            )
+def _asked(tokenizer: str, golds: GoldsOf | None) -> str:
+    """Return what decides what is found of rows besides the settings and the rows themselves."""
+    return f"{tokenizer_state(tokenizer) if tokenizer else ''} {golds is not None}"
 
 
-class _Counted:
-    """Counts the tokens of texts, many at once."""
-
-    def __init__(self, count: Counter | None) -> None:
-        self._count = count
-        self._texts: list[str] = []
-        self._lengths: list[int] = []
-
-    def add(self, text: str) -> None:
-        if self._count is not None:
-            self._texts.append(text)
-            if len(self._texts) == DRAWN:
-                self.lengths()
-
-    def lengths(self) -> np.ndarray | None:
-        """Return the number of tokens of each text, [N] int64; None where they are not counted."""
-        if self._count is None:
-            return None
-        self._lengths += self._count(self._texts)
-        self._texts.clear()
-        return np.array(self._lengths, np.int64)
-
-
-def _reader(
-    source: DataSource,
-    settings: DataConfig,
-    rows: Rows,
-    reader: ReaderOf | None,
-    notes: list[str],
-) -> tuple[Reader, str]:
-    """Return what makes a task's data of a row, and what it expects of one."""
-    filled = resolved(settings, source)
-    known = known_set(filled.set)
-    if known is not None and known.format and not settings.prompt:
-        if reader is None:
-            raise ConfigError(
-                f"data.set: {filled.set!r} has tasks of its own; give data.prompt to play its rows"
-            )
-        return reader(known.format), f"a row of {filled.set} ({known.about})"
-    try:
-        template = Template(
-            rows.name,
-            rows.columns,
-            filled.prompt,
-            filled.system or "",
-            filled.answer,
-            filled.images,
-            rows.folders,
-        )
-    except ConfigError as error:
-        if known is None or settings.set or settings.prompt:
-            raise
-        raise ConfigError(
-            f"{error}. It was taken for {filled.set!r}, by its name: give data.prompt and data.answer, or "
-            'data.set="none"'
-        ) from error
-    unsaid = [name for name in template.unused if known is None or name not in known.extra]
-    for name in unsaid if not template.system else ():
-        if name in SYSTEM:
-            notes.append(
-                f'{rows.name}: column {name!r} is not shown; data.system="{{{name}}}" makes it the system message'
-            )
-    if unseen := [name for name in unsaid if name in IMAGES]:
-        notes.append(
-            f"{rows.name}: no image of {', '.join(unseen)} is shown; data.images names such a column"
-        )
-    if unsaid:
-        parts = [name for name in unsaid if name in PARTS]
-        often = (
-            f"; {' and '.join(parts)} often {'is' if len(parts) == 1 else 'are'} part of the question"
-            if parts
-            else ""
-        )
-        notes.append(
-            f"{rows.name}: neither in the prompt nor the answer, only given to rewards: {', '.join(unsaid)}{often}"
-        )
-    if not template.answered and not settings.set and not _ends_with_answer(template, rows):
-        notes.append(
-            f"{rows.name}: has no column with an answer; the reward gets the row without `answer`, unless data.answer "
-            "names one"
-        )
-
-    def read(row: Mapping[str, Any]) -> dict[str, Any]:
-        answer = template.right_answer(row)
-        if isinstance(answer, float) and answer != answer:
-            raise ValueError(f"{template.answer}: is not a number (NaN)")
-        given = {} if answer is None else {ANSWER: answer}
-        return {**row, **given, MESSAGES: template.messages(row)}
-
-    needed = sorted(template.shown | template.answered)
-    return read, f"a value in each of the columns {', '.join(needed)}"
-
-
-def _ends_with_answer(template: Template, rows: Rows) -> bool:
-    """Whether the first row is a conversation that ends with the assistant's words, which are the right answer."""
-    try:
-        return template.right_answer(rows[0]) is not None
-    except (KeyError, TypeError, ValueError, IndexError):
-        # Said with its row when all are read.
-        return False
-
-
-def opening(data: Mapping[str, Any]) -> list[Message]:
-    """Return the opening messages in a task's data."""
-    return list(data[MESSAGES])
-
-
-def prompt_text(data: Mapping[str, Any]) -> str:
-    """Return what of a task's data is shown to the model, without the system message, as one text."""
-    found = next((data[key] for key in (MESSAGES, "statement", "question", "prompt") if key in data), data)
-    if isinstance(found, str):
-        return found
-    if isinstance(found, list):
-        shown = [message.get("content") for message in found if message.get("role") != "system"]
-        if all(isinstance(content, str) for content in shown):
-            return "\n".join(shown)
-        found = shown
-    return json.dumps(found, sort_keys=True, ensure_ascii=False)
-
-
-def _words(data: Mapping[str, Any]) -> str:
-    """Return the texts of what is shown to the model, without its images."""
-    messages = data.get(MESSAGES)
-    if not isinstance(messages, list):
-        return prompt_text(data)
-    contents = [message.get("content") for message in messages if message.get("role") != "system"]
-    parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-    return "\n".join(
-        part if isinstance(part, str) else part.get("text", "") for part in parts if part is not None
-    )
-
-
-def _hash(text: str) -> int:
-    """Return a hash of a prompt, however its blanks are written."""
-    same = " ".join(text.split())
-    return int.from_bytes(hashlib.blake2b(same.encode(errors="replace"), digest_size=8).digest(), "little")
-
-
-def _check_weights(train: Sequence[_Scanned]) -> None:
+def _check_weights(train: Sequence[Scanned]) -> None:
     weighted = [one for one in train if one.weight]
     if weighted and len(weighted) < len(train):
         name = next(one.rows.name for one in train if not one.weight)
         raise ConfigError(f"data.train: give every source a weight, or none; {name!r} has none")
 
 
-def _check_apart(train: Sequence[_Scanned], heldout: Sequence[_Scanned], aside: np.ndarray) -> None:
+def _check_apart(train: Sequence[Scanned], heldout: Sequence[Scanned], aside: np.ndarray) -> None:
     """Refuse a prompt that is in both splits."""
     both = [np.flatnonzero(np.isin(one.prompts, aside)) for one in train]
     if not (total := sum(map(len, both))):
@@ -404,7 +185,7 @@ def _check_apart(train: Sequence[_Scanned], heldout: Sequence[_Scanned], aside: 
     )
 
 
-def _share(train: Sequence[_Scanned], settings: DataConfig) -> np.ndarray:
+def _share(train: Sequence[Scanned], settings: DataConfig) -> np.ndarray:
     """Return the prompts that are held out of the training rows: whether one is follows from it and `data.seed` alone,
     so that it stays so when rows are added."""
     if not settings.heldout_share or not train:
@@ -432,13 +213,13 @@ def _mixed(values: np.ndarray) -> np.ndarray:
         return values ^ (values >> np.uint64(31))
 
 
-def _first_of_each(parts: Sequence[_Scanned], prompts: np.ndarray) -> list[np.ndarray]:
+def _first_of_each(parts: Sequence[Scanned], prompts: np.ndarray) -> list[np.ndarray]:
     """Return of each source which rows are the first with one of these prompts."""
     first = _firsts(parts)
     return [mask & one.usable & np.isin(one.prompts, prompts) for one, mask in zip(parts, first, strict=True)]
 
 
-def _firsts(parts: Sequence[_Scanned]) -> list[np.ndarray]:
+def _firsts(parts: Sequence[Scanned]) -> list[np.ndarray]:
     """Return of each source which rows are the first with their prompt, over all sources."""
     if not parts:
         return []
@@ -449,7 +230,7 @@ def _firsts(parts: Sequence[_Scanned]) -> list[np.ndarray]:
 
 
 def _trained(
-    train: Sequence[_Scanned], aside: np.ndarray, dedupe: bool, settings: DataConfig, notes: list[str]
+    train: Sequence[Scanned], aside: np.ndarray, dedupe: bool, settings: DataConfig, notes: list[str]
 ) -> list[np.ndarray]:
     """Return of each source which rows are trained on. Raises `ConfigError` where none is left."""
     kept = [one.usable & ~np.isin(one.prompts, aside) for one in train]
@@ -483,7 +264,7 @@ def _trained(
     return kept
 
 
-def _hint(one: _Scanned, settings: DataConfig) -> str:
+def _hint(one: Scanned, settings: DataConfig) -> str:
     """Return which setting may help where a reward can judge no row."""
     if settings.answer or ANSWER in one.read(one.rows[0]):
         return ""
@@ -491,7 +272,7 @@ def _hint(one: _Scanned, settings: DataConfig) -> str:
 
 
 def _where_they_are(
-    train: Sequence[_Scanned], place: int, aside: np.ndarray, dedupe: bool, settings: DataConfig
+    train: Sequence[Scanned], place: int, aside: np.ndarray, dedupe: bool, settings: DataConfig
 ) -> str:
     """Return why rows of a source are not trained on, with how many they are; each counts once."""
     one = train[place]
@@ -512,7 +293,7 @@ def _where_they_are(
     return ", ".join(said)
 
 
-def _parts(scanned: Sequence[_Scanned], kept: Sequence[np.ndarray]) -> list[Part]:
+def _parts(scanned: Sequence[Scanned], kept: Sequence[np.ndarray]) -> list[Part]:
     return [
         Part(one.rows, one.read, np.flatnonzero(mask), one.weight, number)
         for number, (one, mask) in enumerate(zip(scanned, kept, strict=True))
@@ -520,8 +301,8 @@ def _parts(scanned: Sequence[_Scanned], kept: Sequence[np.ndarray]) -> list[Part
 
 
 def _digest(
-    train: Sequence[_Scanned],
-    heldout: Sequence[_Scanned],
+    train: Sequence[Scanned],
+    heldout: Sequence[Scanned],
     kept: Sequence[np.ndarray],
     kept_out: Sequence[np.ndarray],
 ) -> str:

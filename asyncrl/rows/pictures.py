@@ -54,11 +54,14 @@ def show(messages: list[Message], images: Sequence[dict[str, Any]], marked: bool
     """Put images where the messages have `<image>` or parts of the type "image"; where they have none of either, before
     the text of the user's last message.
 
-    marked: whether `<image>` in a text is such a place, as it is where the row's images are shown.
+    marked: whether `<image>` in a text is such a place, as it is where the row's images are shown. Where parts alone
+    have a place for each image, it is a text that somebody wrote.
     Raises `TypeError` for content that is no parts, `ValueError` where there are more or fewer places than images.
     """
-    shown = [_parts(message, marked) for message in messages]
-    places = sum(part == {"type": "image"} for parts in shown for part in parts)
+    shown = [_parts(message, marked=False) for message in messages]
+    if marked and not 0 < _places(shown) == len(images):
+        shown = [_parts(message, marked=True) for message in messages]
+    places = _places(shown)
     if not places and images:
         last = next((n for n in reversed(range(len(messages))) if messages[n]["role"] == "user"), None)
         if last is None:
@@ -72,6 +75,10 @@ def show(messages: list[Message], images: Sequence[dict[str, Any]], marked: bool
         if {"type": "image"} in parts:
             filled = [next(left) if part == {"type": "image"} else part for part in parts]
             messages[number] = messages[number] | {"content": filled}
+
+
+def _places(shown: Sequence[Sequence[Mapping[str, Any]]]) -> int:
+    return sum(part == {"type": "image"} for parts in shown for part in parts)
 
 
 def show_as_in(messages: list[Message], opening: Sequence[Message]) -> None:

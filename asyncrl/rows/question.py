@@ -27,6 +27,13 @@ CHOICES = ("choices", "options")
 """Columns with the answers to choose among (MMLU, ARC, CommonsenseQA, RACE)."""
 LETTERED = ("{}", "option_{}", "option{}", "choice_{}", "choice{}", "op{}")
 """Names of columns with a choice each, around its letter (MMLU's CSV files, C-Eval, MedMCQA)."""
+_OF_LETTERS = [
+    [(letter.upper(), form.format(letter)) for letter in letters]
+    for form in LETTERED
+    for letters in (ascii_uppercase, ascii_lowercase)
+    if form != "{}" or letters == ascii_uppercase
+]
+"""By form and case: each letter, and its column. Asked of every row."""
 
 PARTS = (*BEFORE, *CHOICES)
 """What is often part of a question, and never left out in silence."""
@@ -43,12 +50,10 @@ def question_columns(columns: Sequence[str]) -> list[str]:
 
 def lettered_columns(columns: Collection[str]) -> dict[str, str]:
     """Return the columns that hold a choice each, by their letters from A on; none unless there are two at least."""
-    for form in LETTERED:
-        for letters in (ascii_uppercase, ascii_lowercase if form != "{}" else ""):
-            found = {letter.upper(): form.format(letter) for letter in letters}
-            there = dict(itertools.takewhile(lambda pair: pair[1] in columns, found.items()))
-            if len(there) > 1:
-                return there
+    for form in _OF_LETTERS:
+        there = dict(itertools.takewhile(lambda pair: pair[1] in columns, form))
+        if len(there) > 1:
+            return there
     return {}
 
 

@@ -75,6 +75,12 @@ class Rows(Sequence[dict[str, Any]]):
             return list(dict.fromkeys(name for _, table in self._tables for name in table.column_names))
         return list(dict.fromkeys(key for i in range(min(len(self), LOOKED_AT)) for key in self[i]))
 
+    @property
+    def fingerprint(self) -> str:
+        """Equal for the same files as they were when they were read."""
+        # The name by which `datasets` knows a table: of its file's content or state, and what was done to it.
+        return "\n".join(f"{name} {len(table)} {table._fingerprint}" for name, table in self._tables)
+
     def row_id(self, index: int) -> str:
         """Return what row `index` is known by, the same whenever the same file is read."""
         where, _, at = self._find(index)

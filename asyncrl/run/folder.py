@@ -86,8 +86,3 @@ def open_run(path: Path, overrides: Sequence[str]) -> Config:
     if not (path / "config.json").is_file():
         raise ConfigError(f"--resume {path}: has no config.json; give the folder of a run, such as runs/NAME")
     return override_config(load_config(path / "config.json"), overrides)
-
-
-def cache_folder() -> Path:
-    """Return where base models are kept between runs: `ASYNCRL_CACHE`, or `.cache` in the working directory."""
-    return Path(os.environ.get("ASYNCRL_CACHE", ".cache"))

@@ -130,7 +130,7 @@ class FilePublisher:
         )
 
     def _small(self, versions: Iterable[int]) -> set[int]:
-        """Return the newest of these whose files together take no more than `SMALL_SHARE` of what is free beside them."""
+        """Return the newest of these whose files together take no more than `SMALL_SHARE` of what is free."""
         try:
             room = SMALL_SHARE * shutil.disk_usage(self.directory).free
         except OSError:

@@ -11,8 +11,9 @@ from typing import Any
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.rewards import Completion, Reward, load_reward
 from asyncrl.rewards.golds import gold_check
-from asyncrl.rows.data import MESSAGES, open_data
+from asyncrl.rows.data import open_data
 from asyncrl.rows.question import labelled_choices
+from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.settings import resolved, settings_from
 from asyncrl.rows.template import ANSWER
 from asyncrl.types import Message, Task

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.cache import cache_folder
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.reports import sinks
 from asyncrl.launch.reports.sinks import SinkProcesses, check_sinks
-from asyncrl.run.folder import cache_folder
 from tests.monitor.folders import add_step, make_run
 from tests.shared import made_once
 from tests.waiting import wait_until

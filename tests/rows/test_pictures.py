@@ -8,9 +8,9 @@ from PIL import Image
 
 from asyncrl.config_sections import DataConfig
 from asyncrl.errors import InputError
-from asyncrl.images import MAX_BYTES
+from asyncrl.images import MAX_BYTES, image_part
 from asyncrl.rows.data import open_data
-from asyncrl.rows.pictures import read_own_pictures, read_pictures, show
+from asyncrl.rows.pictures import read_own_pictures, read_pictures, show, show_as_in
 
 
 def png(color="red"):
@@ -156,6 +156,20 @@ def test_a_text_may_speak_of_images_where_none_is_shown(tmp_path):
     settings = DataConfig(train=str(tmp_path / "rows.jsonl"), heldout_share=0)
     (message,) = next(open_data(settings).tasks("train", "dataset")).data["messages"]
     assert message == user("What is <image>?")
+
+
+def test_a_text_may_speak_of_images_where_parts_have_a_place_for_each(tmp_path):
+    part = {"type": "image"}
+    messages = [user([{"type": "text", "text": "What does <image> mean in"}, part])]
+    show(messages, [image_part(png())])
+    kinds = [one["type"] for one in messages[0]["content"]]
+    assert (kinds, messages[0]["content"][0]["text"]) == (["text", "image_url"], "What does <image> mean in")
+    whole = [
+        user([{"type": "text", "text": "<image> again"}, part]),
+        {"role": "assistant", "content": "A tag."},
+    ]
+    show_as_in(whole, messages)
+    assert [one["type"] for one in whole[0]["content"]] == ["text", "image_url"]
 
 
 @pytest.mark.parametrize(("words", "number"), [("<image> <image> <image>", 3), ("<image>", 1)])

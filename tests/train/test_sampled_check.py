@@ -126,7 +126,9 @@ def test_weights_that_find_no_room_are_said_and_training_goes_on(started, tmp_pa
     assert "tokens of version 3 are not compared later" in caplog.text
 
 
-@pytest.mark.parametrize(("limit", "stage", "compared"), [(0, 1, 0), (1, 1, 1), (4, 1, 4), (4, 2, 4), (4, 3, 1)])
+@pytest.mark.parametrize(
+    ("limit", "stage", "compared"), [(0, 1, 0), (1, 1, 1), (4, 1, 4), (4, 2, 4), (4, 3, 1)]
+)
 def test_as_many_versions_are_compared_as_tokens_may_be_old(limit, stage, compared):
     assert compared_versions(with_limit(limit, zero_stage=stage)) == compared
     assert compared_versions(with_limit(limit, zero_stage=stage, max_logp_error=0.0)) == 0

@@ -207,7 +207,9 @@ def kept(folder):
     return sorted(int(path.stem.removeprefix("weights-")) for path in folder.glob("weights-*.safetensors"))
 
 
-@pytest.mark.parametrize(("earlier", "there"), [(0, [5, 6]), (1, [5, 6]), (2, [4, 5, 6]), (4, [2, 3, 4, 5, 6])])
+@pytest.mark.parametrize(
+    ("earlier", "there"), [(0, [5, 6]), (1, [5, 6]), (2, [4, 5, 6]), (4, [2, 3, 4, 5, 6])]
+)
 def test_as_many_earlier_versions_stay_as_are_read_again(tmp_path, earlier, there):
     publisher = FilePublisher(tmp_path, [Engine("a", [])], earlier=earlier)
     for version in range(1, 7):

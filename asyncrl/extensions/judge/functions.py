@@ -9,7 +9,7 @@ from asyncrl.extensions.judge.questions import JudgeRequest
 from asyncrl.extensions.judge.settings import ComponentConfig
 from asyncrl.rewards.protocol import Completion
 from asyncrl.rewards.user_function import UserFunction
-from asyncrl.rows.data import MESSAGES
+from asyncrl.rows.scan import MESSAGES
 
 
 class Functions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncrl.evaluation.comparison import holm
 from asyncrl.extensions.study.calibration import Made, calibration_table, draw_calibration
-from asyncrl.extensions.study.paired import PairedDifference, mean_interval, paired_difference
+from asyncrl.extensions.study.paired import PairedDifference, mean_interval, paired_difference, paired_speed
 from asyncrl.extensions.study.records import StudyRecords, mean_over_steps, value_of
 from asyncrl.extensions.study.runner import compared_runs
 from asyncrl.extensions.study.study_file import Study, relative
@@ -112,11 +112,13 @@ def table(study: Study, made: Made) -> str:
         "staleness",
         "ESS",
         "seconds",
+        *(["times as fast, paired"] if study.compare_seconds else []),
         "seeds",
         "failed",
     ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for method, tuned, ended, values, difference, failed in rows:
+        comparable = _comparable(study, made, method)
         cells = [f"`{method}`", *(f"{tuned[key]}" if key in tuned else "" for key in study.tuning.values)]
         first = [record["held_out"][0]["success"] for record in ended.values()]
         cells += [_mean(first), _with_interval(list(values.values()), study.lower_is_better)]
@@ -138,12 +140,31 @@ def table(study: Study, made: Made) -> str:
         cells += [
             _mean([record["staleness_mean"] for record in ended.values()], ".2f"),
             _mean([mean_over_steps(record, "ess") for record in ended.values()], ".2f"),
-            _mean([record["steps"][-1]["seconds"] for record in ended.values() if record["steps"]], ".0f"),
+            _mean(list(_seconds(made, method).values()), ".0f"),
+            *([_speed(study, made, method, comparable)] if study.compare_seconds else []),
             str(len(ended)),
             str(failed),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _seconds(made: Made, method: str) -> dict[int, float]:
+    """Return the seconds of training of a method's runs, by seed."""
+    return {
+        run.seed: record["steps"][-1]["seconds"]
+        for run, record in made
+        if run.method == method and "error" not in record and record["steps"]
+    }
+
+
+def _speed(study: Study, made: Made, method: str, comparable: Set[int]) -> str:
+    """Return how many times as fast as the baseline a method was; "" where nothing is compared."""
+    baseline = {s: v for s, v in _seconds(made, study.compared_with).items() if s in comparable}
+    own = _seconds(made, method)
+    if method == study.compared_with or not baseline.keys() & own.keys():
+        return ""
+    return _interval(*paired_speed(baseline, own), ".2f")
 
 
 def draw(study: Study, made: Made, path: Path) -> None:

@@ -77,6 +77,8 @@ class Study(Section):
     """A name in `metrics.jsonl`, of which more is better; for the measure `metric`."""
     target: float = 0.0
     """Held-out success to be reached; for `rollouts`, `tokens` and `seconds`, with `eval.every` above 0."""
+    compare_seconds: bool = False
+    """Also compare the seconds of training, seed by seed: of runs that one machine made alike."""
     settings: Settings = Field(default_factory=dict)
     """The settings of all runs."""
     conditions: dict[str, dict[str, Any]] = Field(default={"": {}})

@@ -39,7 +39,7 @@ from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.strategies.answers import has_answer
-from asyncrl.rows.data import MESSAGES
+from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.settings import DATASET, resolved
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.additions import additions

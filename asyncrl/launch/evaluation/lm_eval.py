@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cache import cache_folder
 from asyncrl.config import Config
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.samples import sample_id
 from asyncrl.launch.evaluation.environments import make_environment
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.run.folder import cache_folder
 from asyncrl.textfile import parse_lines
 
 PREFIX = "lm-eval/"

@@ -9,11 +9,11 @@ import os
 import sys
 from pathlib import Path
 
+from asyncrl.cache import cache_folder
 from asyncrl.config import Config
 from asyncrl.errors import UnavailableError
 from asyncrl.import_path import source_file
 from asyncrl.process_start import start_process
-from asyncrl.run.folder import cache_folder
 from asyncrl.scratch import scratch_folder
 from asyncrl.tasks.data_rows import has_rows, rows_of
 

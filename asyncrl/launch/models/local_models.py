@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cache import cache_folder
 from asyncrl.config import Config, load_config, parse_config
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.launch.models.packaged_models import PACKAGED_MODELS, fetch, packaged_model
 from asyncrl.process_start import start_process
-from asyncrl.run.folder import cache_folder, open_run
+from asyncrl.run.folder import open_run
 from asyncrl.weights.chunks import file_checksum
 
 STDERR = 2

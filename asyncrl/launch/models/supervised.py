@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cache import cache_folder
 from asyncrl.config import Config, parse_config
 from asyncrl.config_sections import SCRIPTED, TRAINED_ON
 from asyncrl.errors import UnavailableError
 from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.process_start import start_process
 from asyncrl.run.checkpoints import MARKER, STATE
-from asyncrl.run.folder import cache_folder
 from asyncrl.scratch import scratch_folder
 from asyncrl.weights.chunks import file_checksum
 

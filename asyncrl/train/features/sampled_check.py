@@ -120,7 +120,9 @@ class SampledCheck(TrainerCallback):
         try:
             write_weights(self.weights_dir, version, tensors)
         except UnavailableError as error:
-            log.warning("log-probabilities of tokens of version %d are not compared later: %s", version, error)
+            log.warning(
+                "log-probabilities of tokens of version %d are not compared later: %s", version, error
+            )
 
     def metrics(self, step: int) -> Mapping[str, Any]:
         found = dict(comparison_metrics(self.comparisons))
@@ -134,7 +136,9 @@ def compared_versions(config: Config) -> int:
     if not config.train.max_logp_error:
         return 0
     # Under ZeRO-3 each further version would be gathered and spread once more.
-    return min(config.buffer.max_staleness, 1) if config.train.zero_stage == 3 else config.buffer.max_staleness
+    return (
+        min(config.buffer.max_staleness, 1) if config.train.zero_stage == 3 else config.buffer.max_staleness
+    )
 
 
 def sampled_check(context: CallbackContext) -> SampledCheck:

@@ -1,6 +1,7 @@
 """What supervised training minimises: the likelihood of answers, or preferences: which of two answers, and which alone.
 
     likelihood    -sum log pi(token) / number of tokens to learn
+    one_token     -sum J(token) / number of tokens to learn (`asyncrl.algo.one_token`)
     dpo           mean over pairs of -log σ(beta z)
     ipo           mean over pairs of (z - 1 / (2 beta))²
     kto           mean over answers of weight (1 - σ(± beta (g - drift)))
@@ -18,9 +19,14 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, kto_loss, preference_logits
+from asyncrl.algo.one_token import OneToken
+from asyncrl.config_sections import IMITATES
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.policy import Extras
+from asyncrl.train.models.token_scores import Compared
 from asyncrl.train.supervised.demonstrations import Encoded
 
-Kind = Literal["likelihood", "dpo", "ipo", "kto"]
+Kind = Literal["likelihood", "one_token", "dpo", "ipo", "kto"]
 
 
 class Objective(Protocol):
@@ -36,12 +42,26 @@ class Objective(Protocol):
 
     def size(self, rows: Sequence[Encoded]) -> float: ...
 
+    def values(self, engine: TrainEngine, ids: Tensor, mask: Tensor, extras: Extras, seed: int) -> Tensor:
+        """Return what `sums` reads of tokens [B,T], zero where `mask` is False. A collective under ZeRO-3.
+
+        seed: of what is drawn, another one for every pass.
+        """
+        ...
+
     def sums(
-        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+        self, values: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]: ...
 
 
-class Likelihood:
+class OfLogProbabilities:
+    """Reads the log-probability of each token."""
+
+    def values(self, engine: TrainEngine, ids: Tensor, mask: Tensor, extras: Extras, seed: int) -> Tensor:
+        return engine.logp(ids, mask, 1.0, extras)
+
+
+class Likelihood(OfLogProbabilities):
     """The tokens to learn, each counting the same."""
 
     paired = drifts = False
@@ -51,13 +71,25 @@ class Likelihood:
         return float(sum(int(row.mask[1:].sum()) for row in rows))
 
     def sums(
-        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+        self, values: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the sum of the loss. logp: [B,T] of the tokens to learn, zero elsewhere."""
-        return -logp.sum(), {}
+        """Return the sum of the loss. values: [B,T] of the tokens to learn, zero elsewhere."""
+        return -values.sum(), {}
 
 
-class Preference:
+class OneTokenRollout(Likelihood):
+    """The tokens to learn, each counting the same, by what the policy would have written in their places."""
+
+    def values(self, engine: TrainEngine, ids: Tensor, mask: Tensor, extras: Extras, seed: int) -> Tensor:
+        learned = mask.clone()
+        learned[:, 0] = False
+        tokens = ids[learned]
+        placed = torch.stack([tokens, torch.arange(len(tokens), device=tokens.device)], -1)
+        drawn = Compared("one_token", placed.to(engine.device), OneToken(seed))
+        return engine.outputs(ids, mask, 1.0, compared=drawn, extras=extras)["one_token"]
+
+
+class Preference(OfLogProbabilities):
     """Pairs of answers to the same prompt, each pair counting the same."""
 
     paired, drifts = True, False
@@ -70,13 +102,13 @@ class Preference:
         return len(rows) / 2
 
     def sums(
-        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+        self, values: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sums of the loss, of the pairs whose chosen answer has gained more, and of `beta z`.
 
-        logp: [2P,T] of the tokens to learn, zero elsewhere; reference: [2P] of whole answers. No pairs may be there.
+        values: [2P,T] of the tokens to learn, zero elsewhere; reference: [2P] of whole answers. No pairs may be there.
         """
-        answers = logp.sum(-1)
+        answers = values.sum(-1)
         pairs = len(answers) // 2
         chosen, rejected = answers[: 2 * pairs : 2], answers[1 : 2 * pairs : 2]
         z = preference_logits(chosen, rejected, reference[: 2 * pairs : 2], reference[1 : 2 * pairs : 2])
@@ -86,7 +118,7 @@ class Preference:
         return loss, {"accuracy": (gained > 0).float().sum(), "margin": self._beta * gained.sum()}
 
 
-class Desirability:
+class Desirability(OfLogProbabilities):
     """Single answers that are desirable or not."""
 
     paired, drifts = False, True
@@ -99,15 +131,15 @@ class Desirability:
         return float(len(rows))
 
     def sums(
-        self, logp: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
+        self, values: Tensor, reference: Tensor, marks: Tensor, drift: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the sums of the loss, of the answers that moved as they should relative to the drift, and of `beta`
         times by how much.
 
-        logp: [B,T] of the tokens to learn, zero elsewhere; reference, marks: [B]; marks are positive for desirable
+        values: [B,T] of the tokens to learn, zero elsewhere; reference, marks: [B]; marks are positive for desirable
         answers, negative for others, with their weight, and 0 for a row that stands for none.
         """
-        gains = logp.sum(-1) - reference
+        gains = values.sum(-1) - reference
         desirable = marks > 0
         loss = (marks.abs() * kto_loss(gains, desirable, drift, self._beta)).sum()
         moved = torch.sign(marks) * (gains.detach() - drift)
@@ -118,4 +150,6 @@ def make_objective(kind: Kind, beta: float) -> Objective:
     """Return what `sft.objective` names."""
     if kind == "kto":
         return Desirability(beta)
-    return Likelihood() if kind == "likelihood" else Preference(kind, beta)
+    if kind in IMITATES:
+        return Likelihood() if kind == "likelihood" else OneTokenRollout()
+    return Preference(kind, beta)

@@ -12,8 +12,9 @@ from itertools import takewhile
 from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.rows.data import MESSAGES, Part
+from asyncrl.rows.data import Part
 from asyncrl.rows.pictures import show_as_in
+from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.template import PREFERENCES
 from asyncrl.train.supervised.conversations import WEIGHT, as_messages, as_objects, check_order
 from asyncrl.train.supervised.demonstrations import Demonstration

@@ -15,7 +15,7 @@ import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer, load_renderer
 from asyncrl.config import Config, load_config
-from asyncrl.config_sections import SCRIPTED
+from asyncrl.config_sections import IMITATES, SCRIPTED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.process_hooks import set_threads
@@ -132,7 +132,9 @@ def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, Example
     if sft.data == SCRIPTED:
         return encode_rows(renderer, _scripted(config), most, sft.limit, sft.episodes), Examples([], 0)
     trained, heldout = open_rows(config)
-    encode: Any = {"likelihood": encode_rows, "kto": encode_verdicts}.get(sft.objective, encode_pairs)
+    encode: Any = encode_rows if sft.objective in IMITATES else encode_pairs
+    if sft.objective == "kto":
+        encode = encode_verdicts
     examples = encode(renderer, trained, most, sft.limit, len(trained))
     if examples.marks is not None and not (examples.marks.min() < 0 < examples.marks.max()):
         raise InputError(f"sft.objective: kto needs rows whose {LABEL} is true and rows where it is false")
@@ -147,7 +149,7 @@ def max_length(config: Config) -> int:
 def make_schedule(config: Config, lengths: list[int]) -> Schedule:
     """Return the rows of each step. lengths: [B] tokens of the rows."""
     sft = config.sft
-    if sft.objective != "likelihood":
+    if sft.objective not in IMITATES:
         bins = [[row, row + 1] for row in range(0, len(lengths), 2)]
     else:
         bins = pack(lengths, max_length(config)) if sft.packing else [[row] for row in range(len(lengths))]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from asyncrl.config import Config
-from asyncrl.config_sections import SCRIPTED, TRAINED_ON
+from asyncrl.config_sections import IMITATES, SCRIPTED, TRAINED_ON
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.rows.data import Data, Part, open_data
 from asyncrl.train.supervised.conversations import Conversations
@@ -44,9 +44,10 @@ def run_folder(config: Config) -> Path | None:
     path = Path(data) if isinstance(data, str) and data else None
     if path is None or not is_run(path):
         return None
-    if config.sft.objective != "likelihood":
+    if config.sft.objective not in IMITATES:
         raise ConfigError(
-            f"sft.objective: must be 'likelihood' for the episodes of a run, got {config.sft.objective!r}"
+            f"sft.objective: must be one of {', '.join(IMITATES)} for the episodes of a run, got "
+            f"{config.sft.objective!r}"
         )
     return path
 
@@ -93,6 +94,6 @@ def _rows(config: Config, parts: Sequence[Part]) -> SeveralRows[Any]:
     sft = config.sft
     if sft.objective == "kto":
         return SeveralRows[Verdict]([Verdicts(part, sft.completion) for part in parts])
-    if sft.objective != "likelihood":
+    if sft.objective not in IMITATES:
         return SeveralRows[Pair]([Pairs(part, sft.chosen, sft.rejected) for part in parts])
     return SeveralRows[Demonstration]([Conversations(part, sft.completion, sft.min_reward) for part in parts])

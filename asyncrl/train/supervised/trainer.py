@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,14 +14,14 @@ from torch import Tensor
 
 from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.loss.preference import kto_drift
-from asyncrl.config_sections import SftConfig
+from asyncrl.config_sections import IMITATES, SftConfig
 from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
 from asyncrl.errors import StopError
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.supervised.demonstrations import Encoded
 from asyncrl.train.supervised.examples import Schedule
-from asyncrl.train.supervised.objectives import make_objective
+from asyncrl.train.supervised.objectives import Objective, make_objective
 from asyncrl.types import IMAGES
 
 LEARNING_RATE = 2e-5
@@ -82,6 +83,8 @@ class SupervisedTrainer:
         self.schedule, self.settings = schedule, settings
         self.micro_batch_tokens = micro_batch_tokens
         self.objective = make_objective(settings.objective, settings.beta)
+        self.measure = make_objective("likelihood", 0.0) if settings.objective in IMITATES else self.objective
+        """What held-out rows are measured by."""
         self.facts = Facts.none(len(rows))
         self.heldout_facts = Facts.none(len(heldout))
         self.checkpointer = checkpointer
@@ -123,7 +126,7 @@ class SupervisedTrainer:
         """Take one optimizer step, numbered from 0, on the token mean of the loss; return its metrics. A collective."""
         chosen = self.schedule.rows(step)
         rows = [self.rows[row] for row in chosen]
-        found = self._sums(rows, self.facts.of(chosen), train=True)
+        found = self._sums(rows, self.facts.of(chosen), self.objective, step)
         if not self.engine.finite():
             raise StopError(
                 f"sft: the loss or gradient of step {step + 1} is not finite (loss {found['loss']:g}); lower "
@@ -139,33 +142,36 @@ class SupervisedTrainer:
             "sft/learned_tokens": float(sum(int(row.mask[1:].sum()) for row in rows)),
         }
 
-    def _sums(self, rows: Sequence[Encoded], facts: Facts, train: bool = False) -> dict[str, float]:
-        """Return loss and metrics of rows that belong together, with `train` after their backward passes. A collective.
+    def _sums(
+        self, rows: Sequence[Encoded], facts: Facts, objective: Objective, step: int | None = None
+    ) -> dict[str, float]:
+        """Return loss and metrics of rows that belong together, after their backward passes where it is for a step. A
+        collective.
 
         facts: of these rows.
         """
         device = self.engine.device
         drift = torch.zeros((), device=device)
-        if self.objective.drifts:
+        if objective.drifts:
             drift = self._drift(rows[1::2], facts.of(slice(1, None, 2)))
             rows, facts = rows[::2], facts.of(slice(0, None, 2))
-        size = self.objective.size(rows)
+        size = objective.size(rows)
         totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
         plan = self._plan(rows)
         for number, part in enumerate(plan):
-            logp = self._logp([rows[row] for row in part])
-            known = facts.of(part) if part else Facts.none(len(logp))
-            loss, more = self.objective.sums(logp, *known.tensors(device), drift)
-            if train:
+            values = self._values([rows[row] for row in part], objective, self._seed(step, number))
+            known = facts.of(part) if part else Facts.none(len(values))
+            loss, more = objective.sums(values, *known.tensors(device), drift)
+            if step is not None:
                 self.engine.backward(loss / size, last=number == len(plan) - 1)
             for name, value in {"loss": loss.detach(), **more}.items():
                 totals[name] = totals.get(name, torch.zeros((), device=device)) + value / size
         # A rank without rows has only the loss.
-        names = ("loss", *self.objective.metrics)
+        names = ("loss", *objective.metrics)
         summed = torch.stack([totals.get(name, torch.zeros((), device=device)) for name in names])
         self.engine.sum_shares(summed)
         found = dict(zip(names, summed.tolist(), strict=True))
-        return found | ({"drift": float(drift)} if self.objective.drifts else {})
+        return found | ({"drift": float(drift)} if objective.drifts else {})
 
     @torch.no_grad()
     def _drift(self, rows: Sequence[Encoded], facts: Facts) -> Tensor:
@@ -179,9 +185,9 @@ class SupervisedTrainer:
         found = torch.zeros(len(rows), device=self.engine.device)
         for part in self._plan(rows):
             if part:
-                found[part] = self._logp([rows[row] for row in part]).sum(-1)
+                found[part] = self._values([rows[row] for row in part], self.objective).sum(-1)
             else:
-                self._logp([])
+                self._values([], self.objective)
         self.engine.sum_shares(found)
         return found.cpu().numpy()
 
@@ -194,7 +200,7 @@ class SupervisedTrainer:
     @torch.no_grad()
     def measure_heldout(self) -> dict[str, float]:
         """Return loss and metrics of the held-out rows. A collective."""
-        return self._sums(self.heldout, self.heldout_facts)
+        return self._sums(self.heldout, self.heldout_facts, self.measure)
 
     def state_dict(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint keeps beside weights, optimizer and random state."""
@@ -224,9 +230,14 @@ class SupervisedTrainer:
         # Both rows of a pair are in one part; in the order of rows they stand side by side.
         return [sorted(part) for part in plans[self.engine.share]]
 
-    def _logp(self, rows: Sequence[Encoded]) -> Tensor:
+    def _seed(self, step: int | None, number: int) -> int:
+        """Return the seed of a pass of a step, equal where the step is taken again."""
+        text = f"{self.settings.seed}/{step}/{number}/{self.engine.share}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())
+
+    def _values(self, rows: Sequence[Encoded], objective: Objective, seed: int = 0) -> Tensor:
         padded = pad(rows)
-        return self.engine.logp(padded.ids, padded.mask, 1.0, {IMAGES: padded.images})
+        return objective.values(self.engine, padded.ids, padded.mask, {IMAGES: padded.images}, seed)
 
 
 def pad(rows: Sequence[Encoded]) -> Tensors:

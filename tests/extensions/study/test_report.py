@@ -50,6 +50,21 @@ def test_the_table_compares_each_method_with_the_baseline_over_shared_seeds(reco
     ]  # fmt: skip
 
 
+def test_seconds_of_training_are_compared_where_the_study_asks_for_it(records):
+    study = Study.model_validate(STUDY | {"compare_seconds": True})
+    for run in compared_runs(study, records):
+        record = record_of(run, 0.2, 0.5)
+        record["steps"][-1]["seconds"] = {"grpo": (20.0, 80.0), "dapo": (10.0, 10.0)}[run.method][run.seed]
+        records.append(record)
+    made = [(run, records.find(run)) for run in compared_runs(study, records)]
+    header, _, grpo, dapo = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table(study, made).splitlines()
+    )
+    place = header.index("times as fast, paired")
+    assert header[place - 1 : place + 2] == ["seconds", "times as fast, paired", "seeds"]
+    assert (grpo[place], dapo[place].split()[0]) == ("", "4.00")
+
+
 def test_runs_that_started_from_other_weights_are_not_paired(records):
     study = Study.model_validate(STUDY | {"seeds": 3})
     after = {"grpo": (0.5, 0.6, 0.1), "dapo": (0.7, 0.9, 0.9)}
@@ -61,6 +76,21 @@ def test_runs_that_started_from_other_weights_are_not_paired(records):
     dapo = [cell.strip() for cell in table(study, made).splitlines()[3].split("|")[1:-1]]
     assert dapo[3] == "+0.250 [-0.385, +0.885]"  # 0.2 and 0.3; the third seed would make it 0.433
     assert dapo[8] == "3"
+
+
+def test_each_method_is_paired_by_its_own_runs_where_starts_differ(records):
+    more = {"seeds": 2, "methods": STUDY["methods"] | {"gspo": {"algo": {"preset": "gspo"}}}}
+    study = Study.model_validate(
+        STUDY | more | {"compare_seconds": True, "measure": "rollouts", "target": 0.4}
+    )
+    for run in compared_runs(study, records):
+        start = "other" if run.method == "gspo" else "a"
+        records.append(record_of(run, 0.2, 0.5 if run.method == "grpo" else 0.7, start=start))
+    made = [(run, records.find(run)) for run in compared_runs(study, records)]
+    lines = table(study, made).splitlines()
+    header, _, _, dapo, gspo = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    for name in ("success less `grpo`, paired", "times as fast, paired"):
+        assert (bool(dapo[header.index(name)]), gspo[header.index(name)]) == (True, ""), name
 
 
 def test_a_record_says_whose_runs_started_from_other_weights(records):

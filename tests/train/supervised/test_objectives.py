@@ -210,3 +210,34 @@ def test_rows_without_a_verdict_or_of_one_kind_are_refused(tiny_model, tmp_path)
     data = {"train": written(tmp_path / "c.jsonl", [row, row | {"prompt": "r"}])}
     with pytest.raises(InputError, match="needs rows whose label is true and rows where it is false"):
         train_supervised(write_run(tmp_path / "run", tiny_model, data, {"objective": "kto"}))
+
+
+def test_a_model_learns_rows_it_half_knows_by_the_tokens_it_would_write_itself(tiny_model, tmp_path):
+    """Rows of one answer: tokens are drawn from the model, and their likelihood, which is measured, rises."""
+    files = {}
+    for name, prompts in (("train", range(16)), ("heldout", range(16, 20))):
+        files[name] = tmp_path / f"{name}.jsonl"
+        rows = [{"prompt": f"q{number}", "completion": "north"} for number in prompts]
+        files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {name: str(file) for name, file in files.items()}
+    known = train_supervised(
+        write_run(tmp_path / "first", tiny_model, data, {"steps": 6, "learning_rate": 3e-3})
+    )
+    sft = {"objective": "one_token", "steps": 30, "learning_rate": 3e-3, "checkpoint_every": 0}
+    run = write_run(tmp_path / "second", str(known), data, sft)
+    train_supervised(run)
+    steps = steps_of(run)
+    assert steps[30]["sft/heldout_loss"] < 0.3 * steps[0]["sft/heldout_loss"]
+
+
+def test_a_step_draws_the_same_tokens_when_it_is_taken_again(tiny_model, tmp_path):
+    rows = [{"prompt": f"q{number}", "completion": WORDS[number % 4]} for number in range(8)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sft = {"objective": "one_token", "steps": 4, "batch_size": 4}
+    found = [
+        weights_of(train_supervised(write_run(tmp_path / name, tiny_model, {"train": str(file)}, sft)))
+        for name in ("a", "b")
+    ]
+    for name, tensors in found[0].items():
+        assert all(torch.equal(tensor, found[1][name][key]) for key, tensor in tensors.items())

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from asyncrl.cache import cache_folder
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.config import TrainConfig
 from asyncrl.config_sections import SftConfig
-from asyncrl.run.folder import cache_folder
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.supervised.conversations import WEIGHT
