@@ -258,8 +258,6 @@ class DataConfig(Section):
         return [value] if isinstance(value, dict) else value
 
 
-WEIGHT_TRANSFERS = ("shared_file", "collective", "http")
-"""Those of the core; `asyncrl.conflicts.weight_transfer` knows all."""
 RANK_ARGUMENTS = {
     "tensor-parallel-size": "engine.tensor_parallel", "tp": "engine.tensor_parallel",
     "pipeline-parallel-size": "engine.pipeline_parallel", "pp": "engine.pipeline_parallel",
@@ -300,16 +298,12 @@ class EngineConfig(Section):
     """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
     machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
     weight_transfer: Seldom[str] = "shared_file"
-    """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
-    torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
-    engine to engine, which asks for neither a common folder nor a fast network; the name of an extension that carries
-    weights; or an import path such as `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
-    weight_delta: Seldom[bool] = False
-    """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
-    processor time and saves network: for engines, or a folder of weights, on other machines."""
+    """How new weights reach the engines: "shared_file", by a file that both sides see; the name of an extension that
+    carries weights, for engines on other machines (docs/transports.md); or an import path such as
+    `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
     weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
-    for each engine that keeps its own, as it does with `weight_delta` and all but "shared_file"."""
+    for engines that keep copies of their own (docs/transports.md)."""
     keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""

@@ -95,7 +95,7 @@ SECONDS = {
     "tests/env/adapters/test_tau2.py": 25,
     "tests/launch/test_suite_evaluation.py": 20,
     "tests/docs/docs/environments.md": 20,
-    "tests/weights/transports/test_http.py": 20,
+    "tests/extensions/http_weights/test_carrier.py": 20,
     "tests/env/adapters/test_openenv.py": 20,
     "tests/services/engine/test_engine_machines.py": 25,
     "tests/services/engine/test_engine_collective.py": 15,

@@ -145,7 +145,6 @@ KINDS = {
             "publisher",
             "recorder",
             "transports",
-            "weight_source",
         ),
         "service",
     ),

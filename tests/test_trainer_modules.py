@@ -56,9 +56,6 @@ ABSENT = (
     "asyncrl.train.step.trackers",
     "asyncrl.train.models.vision",
     "asyncrl.weights.adapter",
-    "asyncrl.weights.transports.collective",
-    "asyncrl.weights.transports.delta",
-    "asyncrl.weights.transports.http",
 )
 """Modules of features that a plain recipe has not."""
 

@@ -50,6 +50,7 @@ SEAMS = frozenset(
         "engine_processes",
         "weight_conversions",
         "weight_carriers",
+        "weight_forms",
         "engine_additions",
         "commands",
     }
@@ -66,7 +67,8 @@ class Row:
     path: str
     """The import path of what is loaded."""
     name: str = ""
-    """Its name there, the extension's where it has none of its own; the section's (settings)."""
+    """Its name there, the extension's where it has none of its own; the section's (settings), the kind's (weight
+    forms)."""
     place: int = 50
     prepare: str = ""
     """The import path of what is called before any rank loads a model (trainer callbacks)."""

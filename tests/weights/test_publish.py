@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
-from asyncrl.weights.chunks import DELTA
+from asyncrl.extensions.weight_deltas.files import DELTA
+from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.weights.files import read_weights, verify_weights, write_weights
 from asyncrl.weights.position import read_committed, weight_file_from_json
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.transport import Transport
-from asyncrl.weights.transports.delta.transport import WithDeltas
 
 
 class Engine:
@@ -207,7 +207,9 @@ def kept(folder):
     return sorted(int(path.stem.removeprefix("weights-")) for path in folder.glob("weights-*.safetensors"))
 
 
-@pytest.mark.parametrize(("earlier", "there"), [(0, [5, 6]), (1, [5, 6]), (2, [4, 5, 6]), (4, [2, 3, 4, 5, 6])])
+@pytest.mark.parametrize(
+    ("earlier", "there"), [(0, [5, 6]), (1, [5, 6]), (2, [4, 5, 6]), (4, [2, 3, 4, 5, 6])]
+)
 def test_as_many_earlier_versions_stay_as_are_read_again(tmp_path, earlier, there):
     publisher = FilePublisher(tmp_path, [Engine("a", [])], earlier=earlier)
     for version in range(1, 7):

@@ -403,7 +403,7 @@ def machines_text(config: Config, machines: int, gpus: int) -> str:
 
 def _unencrypted(transfer: str) -> str:
     """Return what the bytes of a way of weights go over where others on the network could read them; "" otherwise."""
-    known = {"collective": GROUPS, **{row.name: row.unencrypted for row in rows("weight_carriers")}}
+    known = {row.name: row.unencrypted for row in rows("weight_carriers")}
     return known.get(transfer, "")
 
 

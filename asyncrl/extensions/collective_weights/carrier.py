@@ -11,21 +11,11 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncrl.weights.carrier import (
-    ANSWER_S,
-    SLOWEST_BYTES_PER_S,
-    advertised,
-    ask_each,
-    carry_limit_s,
-)
-from asyncrl.weights.chunks import DELTA, WHOLE
-from asyncrl.weights.files import WeightFile
-from asyncrl.weights.transport import EngineControl
-from asyncrl.weights.transports.collective.group import (
+from asyncrl.extensions.collective_weights.group import (
     Group,
     GroupPlace,
     choose_backend,
@@ -33,6 +23,20 @@ from asyncrl.weights.transports.collective.group import (
     listening,
     send_file,
 )
+from asyncrl.weights.carrier import (
+    ANSWER_S,
+    SLOWEST_BYTES_PER_S,
+    advertised,
+    ask_each,
+    carry_limit_s,
+)
+from asyncrl.weights.chunks import WHOLE
+from asyncrl.weights.files import WeightFile
+from asyncrl.weights.transport import EngineControl
+
+if TYPE_CHECKING:
+    from asyncrl.config import Config
+    from asyncrl.credentials import Credentials
 
 log = logging.getLogger("asyncrl.weights")
 
@@ -130,7 +134,7 @@ class CollectiveCarrier:
         path, num_bytes = file.source(kind)
         self.sent_bytes += num_bytes
         mine = asyncio.ensure_future(self._send_own(self._group, path))
-        body = file.to_json() | {"limit_s": limit_s, "send_delta": kind == DELTA}
+        body = file.to_json() | {"limit_s": limit_s, "kind": kind}
         received = await ask_each(engines, "weights/receive", body, limit_s + ANSWER_S, missed)
         return await mine or _first_error(received)
 
@@ -146,3 +150,8 @@ class CollectiveCarrier:
 
 def _first_error(answers: dict[str, dict[str, Any]]) -> str:
     return next((f"{url}: {answer['error']}" for url, answer in answers.items() if answer["error"]), "")
+
+
+def collective_carrier(config: Config, device: torch.device, credentials: Credentials) -> CollectiveCarrier:
+    """Return what brings files where `engine.weight_transfer` is "collective"."""
+    return CollectiveCarrier(device)

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.weight_deltas import files as module
+from asyncrl.extensions.weight_deltas.files import apply_delta, write_delta
 from asyncrl.weights.chunks import parts_checksum
 from asyncrl.weights.files import write_weights
-from asyncrl.weights.transports.delta import files as module
-from asyncrl.weights.transports.delta.files import apply_delta, write_delta
 
 COUNT = 100_003
 

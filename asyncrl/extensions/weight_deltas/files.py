@@ -24,6 +24,8 @@ from asyncrl.errors import InputError
 from asyncrl.machine import usable_cpus
 from asyncrl.weights.files import ShortForm
 
+DELTA = "delta"
+"""What versions and metrics call this kind, as the row of `extension.toml` does."""
 PART_BYTES = 32 * 2**20
 """The bytes of the new file that are compared and compressed at once."""
 WORTH_IT = 0.5

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from asyncrl.weights.chunks import DELTA
+from asyncrl.extensions.weight_deltas.files import DELTA, write_delta
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.transport import EngineControl, Transport
-from asyncrl.weights.transports.delta.files import write_delta
 
 log = logging.getLogger("asyncrl.weights")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.credentials import authorization, bearer
-from asyncrl.weights.chunks import WHOLE
+from asyncrl.extensions.http_weights.fetches import Fetches, fetch_order_from_json
+from asyncrl.extensions.http_weights.offered import Offered, send_range
+from asyncrl.weights.chunks import WHOLE, short_kinds
 from asyncrl.weights.position import weight_file_from_json
-from asyncrl.weights.transports.http.fetches import Fetches, fetch_order_from_json
-from asyncrl.weights.transports.http.offered import Offered, send_range
 from asyncrl.weights.vllm_hooks import Engine, EngineHook, Route
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class HttpWeights(EngineHook):
     """Fetches versions and offers them. An engine's other machines fetch from here, whatever the transport."""
 
-    raw_route = re.compile(r"weights/bytes/(\d+)/(\d+)/(whole|delta)")
+    raw_route = re.compile(rf"weights/bytes/(\d+)/(\d+)/({'|'.join((WHOLE, *short_kinds()))})")
 
     def __init__(self, policy: Served) -> None:
         super().__init__(policy)

@@ -6,9 +6,8 @@ import asyncio
 import logging
 
 from asyncrl.errors import InputError
-from asyncrl.weights.chunks import DELTA
+from asyncrl.extensions.weight_deltas.files import DELTA, apply_delta
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.transports.delta.files import apply_delta
 from asyncrl.weights.vllm_hooks import EngineHook
 
 log = logging.getLogger("asyncrl.weights")

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from asyncrl.errors import AsyncRLError
+from asyncrl.extensions.http_weights import carrier as http_carrier
+from asyncrl.extensions.http_weights.carrier import HttpCarrier, tree
+from asyncrl.extensions.http_weights.source import HttpWeightSource
+from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.trainer.weight_source import HttpWeightSource
 from asyncrl.weights import publish
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import WHOLE, chunks_of, matching
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transports.delta.transport import WithDeltas
-from asyncrl.weights.transports.http import carrier as http_carrier
-from asyncrl.weights.transports.http.carrier import HttpCarrier, tree
 from scripts.bench.slow_link import SlowLink, SourceBehindLink
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed

@@ -3,40 +3,25 @@
     server's machine   a transport brings the file; it is verified, and offered to the engine's other machines
     each other one     the first worker fetches it over HTTP, in chunks, and verifies it; all workers load that copy
 
-It is the way of every transport but the collective one, whose group brings the bytes to all machines: there a copy is
-only verified, and fetched where it is damaged.
+It is the way of every transport but one whose group brings the bytes to all machines: there a copy is only verified,
+and fetched where it is damaged.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from asyncrl.credentials import authorization, bearer
 from asyncrl.errors import InputError, UnavailableError
+from asyncrl.extensions.http_weights.fetch import Fetch
+from asyncrl.extensions.http_weights.fetches import bytes_route
 from asyncrl.weights.chunks import WHOLE, Chunks
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.staging import Staging
-from asyncrl.weights.transports.http.fetch import Fetch
-from asyncrl.weights.transports.http.fetches import bytes_route
-from asyncrl.weights.vllm_plugin import MACHINE, MACHINES, WEIGHTS_DIR
 
 STALL_S = 15.0
 SLOWEST_BYTES_PER_S = 20e6
 """A fetch that is slower than this in the mean has stopped."""
-
-
-def machines(env: Mapping[str, str] = os.environ) -> int:
-    """Return over how many machines this process's engine is spread."""
-    return int(env.get(MACHINES) or 1)
-
-
-def copies_of_machine(env: Mapping[str, str] = os.environ) -> Staging | None:
-    """Return where a worker's machine has its copies; None on the server's machine, whose files workers read."""
-    if not int(env.get(MACHINE) or 0):
-        return None
-    # All workers of a machine are children of one process.
-    return Staging(env.get(WEIGHTS_DIR, ""), os.getppid())
 
 
 def copy_limit_s(file: WeightFile) -> float:

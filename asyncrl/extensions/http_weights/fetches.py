@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.http_weights.fetch import Fetch
+from asyncrl.extensions.http_weights.offered import BYTES_ROUTE, Offered
 from asyncrl.weights.chunks import WHOLE, Chunks
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.staging import Staging
-from asyncrl.weights.transports.http.fetch import Fetch
-from asyncrl.weights.transports.http.offered import BYTES_ROUTE, Offered
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class FetchOrder:
     """What the trainer tells an engine to fetch, and from whom."""
 
     kind: str
-    """`chunks.WHOLE` or `chunks.DELTA`."""
+    """`chunks.WHOLE`, or one of `chunks.short_kinds`."""
     chunks: Chunks
     sources: tuple[str, ...]
     """Base addresses, preferred first."""

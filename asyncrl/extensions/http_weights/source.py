@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.routing import Route
@@ -13,11 +13,17 @@ from starlette.types import Receive, Scope, Send
 
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.extensions.http_weights.carrier import HttpCarrier
+from asyncrl.extensions.http_weights.offered import BYTES_ROUTE, Offered, send_range
 from asyncrl.services.http.app import create_app, serve
 from asyncrl.weights.carrier import advertised
 from asyncrl.weights.chunks import WHOLE
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.transports.http.offered import BYTES_ROUTE, Offered, send_range
+
+if TYPE_CHECKING:
+    import torch
+
+    from asyncrl.config import Config
 
 START_S = 30.0
 KEPT = 2
@@ -99,3 +105,8 @@ class _Bytes:
             receive,
             send,
         )
+
+
+def http_carrier(config: Config, device: torch.device, credentials: Credentials) -> HttpCarrier:
+    """Return what brings files where `engine.weight_transfer` is "http"."""
+    return HttpCarrier(HttpWeightSource(credentials))

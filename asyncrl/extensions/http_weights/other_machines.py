@@ -1,6 +1,6 @@
 """The further machines of an engine: each gets a copy of what the server has verified, whatever the transport.
 
-They fetch it from the server (`asyncrl.weights.machine_copies`).
+They fetch it from the server (`asyncrl.extensions.http_weights.machine_copies`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from asyncrl.errors import UnavailableError
+from asyncrl.extensions.http_weights.machine_copies import copy_limit_s
 from asyncrl.weights.chunks import chunks_of
 from asyncrl.weights.files import WeightFile
-from asyncrl.weights.machine_copies import copy_limit_s
 from asyncrl.weights.vllm_hooks import Engine, EngineHook
 from asyncrl.weights.vllm_plugin import ENGINE_URL
 from asyncrl.weights.vllm_workers import all_ended

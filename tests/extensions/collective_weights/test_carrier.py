@@ -11,15 +11,15 @@ import torch
 
 from asyncrl.endpoint import route_to
 from asyncrl.errors import InfrastructureError
+from asyncrl.extensions.collective_weights import carrier as carrier_module
+from asyncrl.extensions.collective_weights import group
+from asyncrl.extensions.collective_weights.carrier import CollectiveCarrier
+from asyncrl.extensions.collective_weights.group import Group, GroupPlace, choose_backend, receive_file
 from asyncrl.weights import carrier as carriers
 from asyncrl.weights.carrier import advertised
 from asyncrl.weights.files import WeightFile, verify_weights, write_weights
 from asyncrl.weights.position import weight_file_from_json
 from asyncrl.weights.staging import Staging
-from asyncrl.weights.transports.collective import carrier as carrier_module
-from asyncrl.weights.transports.collective import group
-from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
-from asyncrl.weights.transports.collective.group import Group, GroupPlace, choose_backend, receive_file
 
 CPU = torch.device("cpu")
 

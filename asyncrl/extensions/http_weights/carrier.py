@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from asyncrl.errors import AsyncRLError
+from asyncrl.extensions.http_weights.fetches import FetchOrder
 from asyncrl.weights.carrier import ANSWER_S, ask_each
 from asyncrl.weights.chunks import CHUNK_BYTES, WHOLE, Chunks, chunks_of
 from asyncrl.weights.files import WeightFile
 from asyncrl.weights.transport import EngineControl
-from asyncrl.weights.transports.http.fetches import FetchOrder
 
 log = logging.getLogger("asyncrl.weights")
 

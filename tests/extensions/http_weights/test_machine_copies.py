@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from asyncrl.errors import UnavailableError
-from asyncrl.weights import machine_copies
+from asyncrl.extensions.http_weights import machine_copies
+from asyncrl.extensions.http_weights.machine_copies import fetch_copy
 from asyncrl.weights.chunks import chunks_of
 from asyncrl.weights.files import verify_weights, write_weights
-from asyncrl.weights.machine_copies import copies_of_machine, fetch_copy, machines
-from asyncrl.weights.staging import Staging
+from asyncrl.weights.staging import Staging, copies_of_machine
 from tests.packages import ImportedWhenUsed
 
 weight_engines = ImportedWhenUsed("scripts.bench.weight_engines")
@@ -69,9 +69,8 @@ def test_a_server_that_has_ended_or_lacks_the_version_is_named_with_the_reason(s
 
 
 def test_only_machines_without_the_server_have_copies(tmp_path):
-    assert machines({}) == 1
     assert copies_of_machine({}) is None
     first = {"ASYNCRL_ENGINE_MACHINES": "2", "ASYNCRL_ENGINE_MACHINE": "0"}
-    assert (machines(first), copies_of_machine(first)) == (2, None)
+    assert copies_of_machine(first) is None
     other = first | {"ASYNCRL_ENGINE_MACHINE": "1", "ASYNCRL_WEIGHTS_DIR": str(tmp_path)}
     assert copies_of_machine(other).path_of(0, 1).is_relative_to(tmp_path)
