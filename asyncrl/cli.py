@@ -51,7 +51,6 @@ COMMANDS = (
     "env",
     "sandbox",
     "replay",
-    "restore",
     "tls",
     "completion",
 )

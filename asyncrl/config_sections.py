@@ -405,11 +405,8 @@ class BufferConfig(Section):
     """Sampled tokens with which a step is complete even before it has all its groups; 0 for none. Needs
     `over_provision`."""
     machine: Seldom[Literal["head", "node"]] = "head"
-    """Where the buffer is in a run over several machines. On a node, the head has its replica, and the loss of the node
-    loses nothing (docs/reliability.md)."""
-    replica: Seldom[str] = ""
-    """Folder on another node's disk, mounted here, or address of `asyncrl serve replica` there, which gets every change
-    before it is acknowledged: if the buffer's node is lost, `asyncrl restore` makes the ledger of it."""
+    """Where the buffer is in a run over several machines. On a node, the head has all that it acknowledges, and
+    the loss of the node loses nothing (docs/reliability.md)."""
 
     @field_validator("over_provision", mode="before")
     @classmethod

@@ -47,9 +47,8 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/autoscale/": ("asyncrl/extensions/autoscale/", *LAUNCH),
     "tests/launch/test_rendered.py": LAUNCH,
     "tests/services/buffer/test_load_buffer.py": BUFFER,
-    "tests/services/buffer/test_node_loss.py": BUFFER,
     "tests/services/env/test_load_env.py": ("services/env/", "asyncrl/env/"),
-    "tests/services/replica/": ("services/replica/", *BUFFER),
+    "tests/extensions/replica/": ("asyncrl/extensions/replica/", *BUFFER),
     # Optional features, in runs of their own.
     "tests/test_lora_run.py": (*TRAINER, *ENGINE),
     "tests/test_extras.py": (*TRAINER, *ROLLOUT, "asyncrl/data/"),

@@ -44,6 +44,9 @@ SEAMS = frozenset(
         "lease_hooks",
         "ledger_hooks",
         "buffer_routes",
+        "ledger_followers",
+        "buffer_places",
+        "service_roles",
         "token_extras",
         "past_versions",
         "engine_hooks",
@@ -84,6 +87,8 @@ class Row:
     """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
     unencrypted: str = ""
     """What its bytes go over where others on the network could read them (weight carriers)."""
+    help: str = ""
+    """What `asyncrl serve` says that it is (service roles)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

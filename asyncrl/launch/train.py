@@ -19,7 +19,6 @@ import urllib.request
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
 from asyncrl.console import say
 from asyncrl.credentials import authorization
@@ -42,6 +41,7 @@ from asyncrl.launch.reports.phases import TrainingPhases
 from asyncrl.launch.reports.quarantine import QuarantineReport
 from asyncrl.launch.reports.samples import FirstSamples, trained_samples
 from asyncrl.launch.reports.sinks import SinkProcesses
+from asyncrl.launch.roles.buffer_place import buffer_place, settle_ledger
 from asyncrl.launch.roles.faulty_engines import FaultyEngines
 from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.launch.roles.roles import PolicyRoles, Roles
@@ -128,8 +128,7 @@ class TrainRun:
             if self.cluster is not None:
                 self._gather(self.cluster, model)
             for folder, config in self._buffers():
-                if config.buffer.machine == "node" and (folder / LEDGER).exists():
-                    seed(folder / LEDGER, folder / FOLDER)
+                buffer_place(config, folder).prepare()
             try:
                 result = self._run(tasks, model)
             except BaseException:
@@ -165,7 +164,7 @@ class TrainRun:
     def _settle(self) -> None:
         """Have in the run's folders what buffers on nodes have acknowledged."""
         for folder, _ in self._buffers():
-            settle(folder / FOLDER, folder / LEDGER)
+            settle_ledger(folder)
 
     def _gather(self, cluster: Cluster, model: str) -> None:
         """Wait for the nodes of the run."""

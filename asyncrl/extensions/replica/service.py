@@ -19,16 +19,16 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from asyncrl.buffer.body_files import FileBody
-from asyncrl.buffer.replica import BODIES, EPOCH, LEDGER, FolderPlace, newest_generation
 from asyncrl.credentials import Access, Credentials
 from asyncrl.data.codec import pack
 from asyncrl.disk import outage
 from asyncrl.errors import ConflictError, InputError, UnavailableError
+from asyncrl.extensions.replica.messages import Adopt, Bodies, Body, Bytes, Message, Part, Serving
+from asyncrl.extensions.replica.replica import BODIES, EPOCH, LEDGER, FolderPlace, newest_generation
 from asyncrl.http_checks import MSGPACK
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.buffer.messages import read
 from asyncrl.services.http.app import ALL_ROLES, add_hot_route, create_app, serve
-from asyncrl.services.replica.messages import Adopt, Bodies, Body, Bytes, Message, Part, Serving
 
 CALLS = ("attach", "copy", "adopt", "append", "fold", "body", "bodies", "serving", "files", "read")
 ROLES = {"": ALL_ROLES, **{f"/v1/replica/{name}": set[str]() for name in CALLS}}

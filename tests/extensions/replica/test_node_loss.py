@@ -7,12 +7,12 @@ import shutil
 import pytest
 
 from asyncrl.buffer.body_files import LARGE_BYTES
-from asyncrl.buffer.replica import FOLDER
 from asyncrl.cli import main
 from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import UnavailableError
+from asyncrl.extensions.replica.replica import FOLDER
+from asyncrl.extensions.replica.service import ReplicaService, create_replica_app
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.replica.service import ReplicaService, create_replica_app
 from tests.app_thread import AppThread
 from tests.buffer.factories import group, tasks
 from tests.buffer.serving import ProcessService

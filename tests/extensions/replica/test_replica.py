@@ -5,11 +5,11 @@ import sqlite3
 
 import pytest
 
-from asyncrl.buffer import replica
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.buffer.ledger import Ledger
-from asyncrl.buffer.replica import FolderPlace, Replica, restore
 from asyncrl.errors import ConfigError, StorageError
+from asyncrl.extensions.replica import replica
+from asyncrl.extensions.replica.replica import FolderPlace, Replica, restore
 from tests.buffer.factories import group, lease, ledger, tasks
 
 LARGE = LARGE_BYTES // 26 + 100

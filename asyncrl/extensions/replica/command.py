@@ -6,16 +6,13 @@ import argparse
 from pathlib import Path
 
 from asyncrl.config import Config
-from asyncrl.services.command import CONFIGURED, Address
-
-HELP = "the second place of a ledger whose buffer is on another machine"
-OPTIONS = CONFIGURED
+from asyncrl.services.command import Address
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
-    from asyncrl.buffer.replica import FOLDER
-    from asyncrl.services.replica.service import serve_replica
+    from asyncrl.extensions.replica.replica import FOLDER
+    from asyncrl.extensions.replica.service import serve_replica
 
     serve_replica((args.folder or Path()) / FOLDER, **address._asdict())
     return 0

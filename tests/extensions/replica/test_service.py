@@ -5,17 +5,17 @@ import shutil
 
 import pytest
 
-from asyncrl.buffer import replica
 from asyncrl.buffer.body_files import LARGE_BYTES
 from asyncrl.buffer.ledger import Ledger
-from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.extensions.replica import client as replica_client
+from asyncrl.extensions.replica import replica
+from asyncrl.extensions.replica.client import HttpPlace
+from asyncrl.extensions.replica.replica import FOLDER, LEDGER, seed, settle
+from asyncrl.extensions.replica.service import ReplicaService, create_replica_app
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.service import create_buffer_app
 from asyncrl.services.http.client import HttpClient
-from asyncrl.services.replica import client as replica_client
-from asyncrl.services.replica.client import HttpPlace
-from asyncrl.services.replica.service import ReplicaService, create_replica_app
 from tests.app_thread import AppThread
 from tests.buffer.factories import group, lease, ledger
 from tests.credentials import RUN
@@ -117,7 +117,7 @@ def test_a_buffer_that_was_replaced_acknowledges_nothing_more_and_ends(served):
 def test_a_replica_that_is_away_for_long_refuses_the_change(served, monkeypatch):
     app, opened = served
     book = opened("first")
-    monkeypatch.setattr("asyncrl.services.replica.client.RETRY_S", 0.3)
+    monkeypatch.setattr("asyncrl.extensions.replica.client.RETRY_S", 0.3)
     app.close()
     with pytest.raises(UnavailableError, match=r"does not answer.*; nothing is acknowledged without it"):
         lease(book)

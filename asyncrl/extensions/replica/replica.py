@@ -3,7 +3,7 @@
 SQLite appends every transaction to a write-ahead log. After each commit, and before its caller gets an answer, the
 log's new frames are appended to a copy of the log in the second place and synced. When the log has grown long, both
 places move it into their copy of the database, so these stay alike page for page. A place is a folder, on a disk that
-is mounted here (`FolderPlace`) or of a replica service (`services.replica`). It holds
+is mounted here (`FolderPlace`) or of a replica service (`service`). It holds
 
     generation-N/             ledger.sqlite and ledger.sqlite-wal, as SQLite itself opens them after a crash
     bodies/                   the files of large bodies, written by `body_files`
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from asyncrl.buffer.body_files import BodyFiles, FileBody
+from asyncrl.buffer.store import LEDGER
 from asyncrl.disk import outage, sync
 from asyncrl.errors import ConfigError, UnavailableError
 
-LEDGER = "ledger.sqlite"
 BODIES = "bodies"
 FOLDER = "ledger.replica"
 """In a run folder: the replica of a buffer on another machine, while the run is on."""

@@ -1,4 +1,4 @@
-"""A buffer's second place on another machine, over HTTP. See `asyncrl.buffer.replica`."""
+"""A buffer's second place on another machine, over HTTP. See `asyncrl.extensions.replica.replica`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from asyncrl.buffer.body_files import FileBody
-from asyncrl.buffer.replica import (
+from asyncrl.credentials import authorization
+from asyncrl.data.codec import pack, unpack
+from asyncrl.errors import ConflictError, UnavailableError
+from asyncrl.extensions.replica.messages import PART_BYTES
+from asyncrl.extensions.replica.replica import (
     BODIES,
     EPOCH,
     LEDGER,
@@ -26,12 +30,8 @@ from asyncrl.buffer.replica import (
     remove_ledger,
     restore,
 )
-from asyncrl.credentials import authorization
-from asyncrl.data.codec import pack, unpack
-from asyncrl.errors import ConflictError, UnavailableError
 from asyncrl.http_checks import MSGPACK
 from asyncrl.services.http.client import error_named
-from asyncrl.services.replica.messages import PART_BYTES
 from asyncrl.tls import client_context
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.buffer.replica import LEDGER, restore
+    from asyncrl.extensions.replica.replica import LEDGER, restore
 
     found = restore(args.replica, args.folder / LEDGER)
     tasks = ", ".join(f"{number} {state}" for state, number in sorted(found["tasks"].items()) if number)
