@@ -345,11 +345,6 @@ class PlacementConfig(Section):
     """The GPU of the old-policy process (`train.old_policy`); left out, the trainer's first."""
     servers: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
-    ray: Seldom[
-        dict[Literal["engine", "env", "rollout", "trainer"], dict[str, Annotated[float, Field(gt=0)]]]
-    ] = Field(default_factory=dict)
-    """With `--on ray` what each process of a role asks Ray for, beside a CPU and its GPUs, such as `{ engine = {
-    "accelerator_type:H100" = 0.001 } }`; CPU and GPU may be among it."""
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
     where they share a GPU under `train.schedule = "synchronous"`."""

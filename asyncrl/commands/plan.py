@@ -42,7 +42,7 @@ def add(subparsers: Subparsers) -> None:
     _add_run(kinds)
     cluster = kinds.add_parser(
         "cluster",
-        help="what a job of Slurm or Kubernetes will ask for",
+        help="what a job on a cluster will ask for",
         description="Print what `asyncrl train --render` would ask a cluster for: machines, GPUs, memory of the host, "
         "room for the run folder, and what runs on which machine. Nothing is written or submitted.",
     )
@@ -132,15 +132,14 @@ def run_plan(args: argparse.Namespace) -> int:
 
 def run_cluster(args: argparse.Namespace) -> int:
     from asyncrl.launch.checks.check import check_recipe
-    from asyncrl.launch.machines.rendered import render_slurm
-    from asyncrl.launch.machines.site import load_site
+    from asyncrl.launch.machines.cluster_kind import cluster_kinds
     from asyncrl.launch.machines.spread import check_fits, machines_text
     from asyncrl.plan.job import job_needs, job_request
     from asyncrl.plan.load import load_for_gpus
 
     if args.nodes < 1 or args.gpus < 0:
         raise ConfigError(f"--nodes must be 1 or more and --gpus 0 or more, got {args.nodes} and {args.gpus}")
-    config, site = load_for_gpus(args.recipe, args.overrides), load_site(args.site)
+    config = load_for_gpus(args.recipe, args.overrides)
     check_recipe(config)
     check_fits(config, args.nodes, args.gpus)
     needs = job_needs(config, args.gpus)
@@ -151,11 +150,9 @@ def run_cluster(args: argparse.Namespace) -> int:
     print(f"  run folder        {needs.storage_gib:>6} GiB on the head, on a disk that outlives the job")
     print(f"  processes         {machines_text(config, args.nodes, args.gpus)}")
     request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
-    script = render_slurm(config, request, site.slurm)["train.sbatch"]
-    print("Slurm:")
-    for line in script.splitlines():
-        if line.startswith("#SBATCH"):
-            print(f"  {line.removeprefix('#SBATCH ')}")
+    for kind in cluster_kinds().values():
+        for line in kind.asks(args, config, request):
+            print(line)
     return 0
 
 

@@ -47,6 +47,7 @@ SEAMS = frozenset(
         "ledger_followers",
         "buffer_places",
         "service_roles",
+        "cluster_kinds",
         "token_extras",
         "past_versions",
         "engine_hooks",
@@ -88,7 +89,7 @@ class Row:
     unencrypted: str = ""
     """What its bytes go over where others on the network could read them (weight carriers)."""
     help: str = ""
-    """What `asyncrl serve` says that it is (service roles)."""
+    """What help says that it is (service roles, cluster kinds)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

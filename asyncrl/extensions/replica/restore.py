@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
+from typing import Any
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "restore",
         help="make a run's ledger of its replica",

@@ -8,19 +8,19 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 
 from asyncrl.config import Config
-from asyncrl.credentials import RUN_FILE, VARIABLE, Credentials, run_credentials
+from asyncrl.credentials import RUN_FILE, Credentials, run_credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import found_gpus
 from asyncrl.hosts.host import Host
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.machines.node_commands import NodeCommands
+from asyncrl.launch.machines.cluster_kind import Launcher, NodeStarter
 from asyncrl.launch.machines.node_host import LinkThread, NodeHost
 from asyncrl.launch.machines.spread import (
     TRAINER,
@@ -39,14 +39,10 @@ from asyncrl.launch.machines.spread import (
 )
 from asyncrl.launch.machines.spread_host import SpreadHost
 from asyncrl.launch.processes.process_group import Placed
-from asyncrl.process_start import python_module
 from asyncrl.services.http.app import serve
 from asyncrl.services.node.messages import NODE_ROLES, Register
 from asyncrl.services.node.registry import Registry, create_registry_app
 from asyncrl.startup import KEY, LIMIT_FACTOR
-
-if TYPE_CHECKING:
-    from asyncrl.launch.machines.ray_nodes import RayNodes
 
 log = logging.getLogger("asyncrl")
 
@@ -72,7 +68,7 @@ class Cluster:
         self._serving, self._failure = threading.Event(), ""
         self._link = LinkThread()
         self._hosts: dict[str, NodeHost] = {}
-        self._starter: NodeCommands | RayNodes | None = None
+        self._starter: NodeStarter | None = None
         self._spread: Spread
         self._over_machines: dict[str, SpreadHost] = {}
         """The hosts of processes that have parts on several machines, by name."""
@@ -95,23 +91,10 @@ class Cluster:
             raise DeadlineError(f"the launcher's service for nodes did not start within {START_S:g} s")
         if self._failure:
             raise ConfigError(f"{self._failure}; choose another with --port, or another address with --host")
-        if self.options.comes_by_itself:
-            self._start_nodes()
-
-    def _start_nodes(self) -> None:
-        """Start the nodes that this run starts itself."""
-        if self.options.ray is not None:
-            from asyncrl.launch.machines.ray_nodes import RayNodes
-
-            self._starter = RayNodes(self.config, self.options.ray, self.url, self.credentials.text)
+        if self.options.starter is not None:
+            launcher = Launcher(self.config, self.url, self.credentials.text, self.folder / "logs")
+            self._starter = self.options.starter(launcher)
             self._starter.start()
-            return
-        serve_node = [*python_module("asyncrl"), "serve", "node", "--launcher", self.url]
-        commands = {name: [*step, *serve_node, "--name", name] for name, step in self.options.steps.items()}
-        logs = self.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        self._starter = NodeCommands(commands, logs, {VARIABLE: self.credentials.text})
-        self._starter.start()
 
     def gather(self, model: str, policies: Mapping[str, str]) -> None:
         """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from asyncrl.config import Config
@@ -22,6 +22,7 @@ from asyncrl.config_sections import EngineConfig, TrainConfig
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
+from asyncrl.launch.machines.cluster_kind import Launcher, NodeStarter
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
 from asyncrl.services.node.messages import NODE_ROLES
 from asyncrl.tls import VARIABLE as TLS
@@ -37,22 +38,20 @@ GROUPS = "groups of torch.distributed"
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """`nodes`: how many machines beside this one. `host`: where this machine's services listen, "" for its address on
-    the default route. `port`: where nodes register. `advertise`: the host that others are told, if another. `steps`: by
-    the name of a node, the beginning of the command that starts something there; empty where nodes come by themselves.
-    `ray`: the address of the Ray cluster that starts the nodes, "" for the usual one; None without Ray.
+    the default route. `port`: where nodes register. `advertise`: the host that others are told, if another. `starter`:
+    makes what starts the nodes; None where somebody does by hand.
     """
 
     nodes: int
     host: str = ""
     port: int = PORT
     advertise: str = ""
-    steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ray: str | None = None
+    starter: Callable[[Launcher], NodeStarter] | None = None
 
     @property
     def comes_by_itself(self) -> bool:
         """True where the run starts its nodes, False where somebody does by hand."""
-        return bool(self.steps) or self.ray is not None
+        return self.starter is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +372,7 @@ def check_one_machine(config: Config) -> None:
         if engine.nodes > 1:
             raise ConfigError(
                 f"{setting_of(policy, 'engine.nodes')} = {engine.nodes}: the run is on one machine; start it with --on "
-                "nodes, ray or slurm"
+                "nodes, or on a cluster"
             )
     if config.buffer.machine == "node":
         raise ConfigError(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.site import K8sSite, SlurmSite
+from asyncrl.extensions.clusters.site import K8sSite, SlurmSite
+from asyncrl.launch.machines.cluster_kind import Request
 from asyncrl.launch.machines.spread import PORT
 
 RECIPE = "recipe.json"
@@ -21,20 +21,6 @@ _HEAD = "head"
 _TOKEN = "ASYNCRL_TOKEN"
 RUNS = "/runs"
 MODELS = "/models"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of a cluster. `nodes`: machines in all, the head's among them; `gpus`: of each; `name`: of the run;
-    `image`: a container image with asyncrl, for Kubernetes; `memory_gib`: of each machine, and `storage_gib`: of the
-    run's folder, as the recipe needs them."""
-
-    name: str
-    nodes: int
-    gpus: int = 0
-    image: str = ""
-    memory_gib: int = 64
-    storage_gib: int = 100
 
 
 def render_slurm(config: Config, request: Request, site: SlurmSite | None = None) -> dict[str, str]:

@@ -23,8 +23,9 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.credentials import VARIABLE, user_folder
 from asyncrl.errors import ConfigError, DeadlineError
+from asyncrl.extensions.clusters.node_commands import NodeCommands
+from asyncrl.extensions.clusters.settings import RayConfig
 from asyncrl.gpus import VARIABLE as VISIBLE
-from asyncrl.launch.machines.node_commands import NodeCommands
 from asyncrl.launch.machines.placement import env_names, prefixed
 from asyncrl.launch.machines.spread import engine_sections
 from asyncrl.process_start import python_module
@@ -56,7 +57,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
     """Return what a run asks for beside the head, room for what may be added among it. gpus: whether the cluster has
     any. Pure."""
     trains = {name: config.policy(name).train for name in ("", *config.policies)}
-    further = {str(role): resources for role, resources in config.placement.ray.items()}
+    further = {str(role): resources for role, resources in config.section(RayConfig).ray.items()}
     wanted = [
         *(
             (prefixed(policy, f"trainer-{part}"), "trainer", train.ranks_each, train.ranks_each)

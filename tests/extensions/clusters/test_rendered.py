@@ -10,9 +10,10 @@ import yaml
 
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.rendered import Request, render_k8s, render_slurm, secret_name
-from asyncrl.launch.machines.site import K8sSite, SlurmSite, load_site
-from asyncrl.launch.machines.slurm import job_port
+from asyncrl.extensions.clusters.rendered import render_k8s, render_slurm, secret_name
+from asyncrl.extensions.clusters.site import K8sSite, SlurmSite, load_site
+from asyncrl.extensions.clusters.slurm import job_port
+from asyncrl.launch.machines.cluster_kind import Request
 from asyncrl.launch.machines.spread import check_fits
 
 CONFIG = load_config("gridworld_grpo", ["engine.weight_transfer=collective"])
