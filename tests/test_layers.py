@@ -92,7 +92,7 @@ ROOMS = {
         {"machines", "models", "reports"},
         {"checks", "roles"},
         {"evaluation"},
-        {"policies", "run_monitors", "summary"},
+        {"cluster", "policies", "run_monitors", "summary"},
         {"train"},
         {"attached_run"},
     ],

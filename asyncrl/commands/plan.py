@@ -132,8 +132,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 def run_cluster(args: argparse.Namespace) -> int:
     from asyncrl.launch.checks.check import check_recipe
-    from asyncrl.launch.machines.cluster_kind import cluster_kinds
-    from asyncrl.launch.machines.spread import check_fits, machines_text
+    from asyncrl.launch.cluster import cluster_kinds
     from asyncrl.plan.job import job_needs, job_request
     from asyncrl.plan.load import load_for_gpus
 
@@ -141,18 +140,16 @@ def run_cluster(args: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes must be 1 or more and --gpus 0 or more, got {args.nodes} and {args.gpus}")
     config = load_for_gpus(args.recipe, args.overrides)
     check_recipe(config)
-    check_fits(config, args.nodes, args.gpus)
+    request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
+    asked = [line for kind in cluster_kinds().values() for line in kind.asks(args, config, request)]
     needs = job_needs(config, args.gpus)
     print(f"{args.nodes} machine(s) with {args.gpus} GPU(s) each")
     print(
         f"  memory            {needs.memory_gib:>6} GiB each, {needs.shared_memory_gib} GiB of it in /dev/shm"
     )
     print(f"  run folder        {needs.storage_gib:>6} GiB on the head, on a disk that outlives the job")
-    print(f"  processes         {machines_text(config, args.nodes, args.gpus)}")
-    request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
-    for kind in cluster_kinds().values():
-        for line in kind.asks(args, config, request):
-            print(line)
+    for line in asked:
+        print(line)
     return 0
 
 

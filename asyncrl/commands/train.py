@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 from asyncrl.commands.signals import end_like_interrupted
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
 from asyncrl.extensions.table import rows
-from asyncrl.launch.machines.cluster_kind import cluster_kinds
+from asyncrl.launch.cluster import cluster_kinds
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
     # Imported when it is used, so that `--help` is fast.
     from asyncrl.config import Config
-    from asyncrl.launch.machines.spread import ClusterOptions
-
-PLACES = ("local", "nodes")
-"""Those of the core; clusters add theirs."""
+    from asyncrl.launch.cluster import FurtherMachines
 
 
 def add(subparsers: Subparsers) -> None:
@@ -72,10 +69,9 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
     )
     machines.add_argument(
         "--on",
-        choices=(*PLACES, *(row.name for row in clusters)),
+        choices=("local", *(row.name for row in clusters)),
         default="local",
-        help="local: this machine; nodes: also machines on which you start `asyncrl serve node`"
-        + "".join(f"; {row.name}: {row.help}" for row in clusters),
+        help="; ".join(("local: this machine", *(f"{row.name}: {row.help}" for row in clusters))),
     )
     machines.add_argument(
         "--nodes",
@@ -115,27 +111,20 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         kind.add_options(machines)
 
 
-def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
+def _cluster(args: argparse.Namespace, config: Config) -> FurtherMachines | None:
     """Return the further machines of the run, None without any. Raises `ConfigError`."""
-    from asyncrl.launch.machines.spread import PORT, ClusterOptions
-
     if args.on == "local":
         if args.nodes:
             raise ConfigError(
                 f"--nodes {args.nodes}: needs --on nodes, which waits for so many machines to join"
             )
         return None
-    if args.on != "nodes":
-        return cluster_kinds()[args.on].machines(args, config)
-    if args.nodes < 1:
-        raise ConfigError("--on nodes: say with --nodes how many machines there are beside this one")
-    return ClusterOptions(args.nodes, args.host, args.port or PORT, args.advertise)
+    return cluster_kinds()[args.on].machines(args, config)
 
 
 def _render(args: argparse.Namespace) -> int:
     """Write what a run is submitted with."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.machines.spread import check_fits
     from asyncrl.plan.job import job_request
     from asyncrl.run.folder import choose_folder
 
@@ -148,7 +137,6 @@ def _render(args: argparse.Namespace) -> int:
         raise ConfigError("--render: give a recipe; a run that was interrupted is resumed by the same files")
     config = load_config(args.recipe, args.overrides)
     name = choose_folder(config, find_recipe(args.recipe)).name
-    check_fits(config, max(1, args.nodes), args.gpus)
     kind, request = rendering[args.on], job_request(config, name, max(1, args.nodes), args.gpus)
     files = kind.render(args, config, request)
     args.render.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,7 @@ SEAMS = frozenset(
         "buffer_places",
         "service_roles",
         "cluster_kinds",
+        "machine_checks",
         "token_extras",
         "past_versions",
         "engine_hooks",

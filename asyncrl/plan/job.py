@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.cluster_kind import Request
+from asyncrl.launch.cluster import Request
 from asyncrl.launch.models.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.model_size import model_size

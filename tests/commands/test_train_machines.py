@@ -6,7 +6,7 @@ from asyncrl.cli import parse
 from asyncrl.commands.train import _cluster
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.spread import PORT
+from asyncrl.extensions.machines.spread import PORT
 
 CONFIG = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}})
 

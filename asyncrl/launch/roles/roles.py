@@ -11,7 +11,6 @@ from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, write_addresses
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.machines.placement import Placement, env_names, plan, prefixed
-from asyncrl.launch.machines.spread_host import SpreadHost
 from asyncrl.launch.processes.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, Placed, ProcessGroup, generation_nice
 from asyncrl.launch.processes.supervise import Supervisor
@@ -311,8 +310,7 @@ class PolicyRoles:
     @property
     def _trainer_ranks(self) -> int:
         """How many ranks the trainer has: fewer than it should while one of its machines is lost."""
-        host, train = self.trainer.host, self.config.train
-        return train.ranks_each * (len(host.hosts) if isinstance(host, SpreadHost) else train.nodes)
+        return self.config.train.ranks_each * self.trainer.host.num_machines
 
     def _steps_done(self) -> int:
         return max((record["step"] for record in read_metrics(self.folder)), default=0)

@@ -16,8 +16,8 @@ import torch
 from asyncrl.config import parse_config
 from asyncrl.extensions.collective_weights.carrier import CollectiveCarrier
 from asyncrl.extensions.http_weights.carrier import HttpCarrier
+from asyncrl.extensions.machines.spread_host import SpreadHost
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.machines.spread_host import SpreadHost
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.models.checkpoint_form import checkpoint_form

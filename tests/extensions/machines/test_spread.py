@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.spread import (
+from asyncrl.extensions.machines.spread import (
     Machine,
     Place,
     SpreadPlacement,

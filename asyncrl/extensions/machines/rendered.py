@@ -12,9 +12,9 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.clusters.site import K8sSite, SlurmSite
-from asyncrl.launch.machines.cluster_kind import Request
-from asyncrl.launch.machines.spread import PORT
+from asyncrl.extensions.machines.site import K8sSite, SlurmSite
+from asyncrl.extensions.machines.spread import PORT
+from asyncrl.launch.cluster import Request
 
 RECIPE = "recipe.json"
 _HEAD = "head"

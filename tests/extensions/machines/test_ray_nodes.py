@@ -9,7 +9,7 @@ from asyncrl.config import parse_config
 from asyncrl.endpoint import advertised_host
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.autoscale.settings import ScaleConfig
-from asyncrl.extensions.clusters.ray_nodes import RayNodes, bundles, head_gpus
+from asyncrl.extensions.machines.ray_nodes import RayNodes, bundles, head_gpus
 from asyncrl.tls import make_certificates
 from tests.packages import needs
 from tests.runs import STARTED, command, environment, wait_for_step

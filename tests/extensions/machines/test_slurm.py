@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.clusters.slurm import other_nodes, step
+from asyncrl.extensions.machines.slurm import other_nodes, step
 from tests.runs import environment
 from tests.waiting import wait_until
 

@@ -104,6 +104,10 @@ class SpreadHost:
     def address(self) -> str:
         return self.hosts[0].address
 
+    @property
+    def num_machines(self) -> int:
+        return len(self.hosts)
+
     def free_port(self) -> int:
         return self.hosts[0].free_port()
 

@@ -120,6 +120,8 @@ class NodeHost:
 
     bind_options: Sequence[str] = ()
 
+    num_machines = 1
+
     def __init__(
         self,
         name: str,

@@ -16,23 +16,49 @@ import collections
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from asyncrl.config import Config
 from asyncrl.config_sections import EngineConfig, TrainConfig
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
-from asyncrl.launch.machines.cluster_kind import Launcher, NodeStarter
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
 from asyncrl.services.node.messages import NODE_ROLES
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
+
+if TYPE_CHECKING:
+    from asyncrl.extensions.machines.cluster import NodeCluster
 
 TRAINER = "trainer"
 TRANSFER = "engine.weight_transfer"
 PORT = 8700
 """Where nodes register, unless another port is given."""
 GROUPS = "groups of torch.distributed"
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What nodes are started for."""
+
+    config: Config
+    url: str
+    """Where they register."""
+    token: str
+    logs: Path
+    """The run's folder of logs, which may not be there yet."""
+
+
+class NodeStarter(Protocol):
+    """Starts the nodes of a run, and ends them."""
+
+    def start(self) -> None:
+        """Begin to start them. Raises `ConfigError`, `DeadlineError`."""
+
+    def close(self) -> None:
+        """End them, which have been told that the run is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +78,13 @@ class ClusterOptions:
     def comes_by_itself(self) -> bool:
         """True where the run starts its nodes, False where somebody does by hand."""
         return self.starter is not None
+
+    def cluster(self, config: Config, folder: Path) -> NodeCluster:
+        """Return the machines of one run. Raises `ConfigError`."""
+        # Imported here: a run on one machine serves nothing from the launcher.
+        from asyncrl.extensions.machines.cluster import NodeCluster
+
+        return NodeCluster(self, config, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +405,7 @@ def check_one_machine(config: Config) -> None:
         if engine.nodes > 1:
             raise ConfigError(
                 f"{setting_of(policy, 'engine.nodes')} = {engine.nodes}: the run is on one machine; start it with --on "
-                "nodes, or on a cluster"
+                "nodes, ray or slurm"
             )
     if config.buffer.machine == "node":
         raise ConfigError(
@@ -404,6 +437,11 @@ def _unencrypted(transfer: str) -> str:
     """Return what the bytes of a way of weights go over where others on the network could read them; "" otherwise."""
     known = {row.name: row.unencrypted for row in rows("weight_carriers")}
     return known.get(transfer, "")
+
+
+def check_run_machines(config: Config, alone: bool) -> None:
+    """Raise `ConfigError` for settings that do not go with the machines of the run. alone: whether it has one only."""
+    (check_one_machine if alone else check_machines)(config)
 
 
 def check_machines(config: Config) -> None:

@@ -10,11 +10,11 @@ import yaml
 
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.clusters.rendered import render_k8s, render_slurm, secret_name
-from asyncrl.extensions.clusters.site import K8sSite, SlurmSite, load_site
-from asyncrl.extensions.clusters.slurm import job_port
-from asyncrl.launch.machines.cluster_kind import Request
-from asyncrl.launch.machines.spread import check_fits
+from asyncrl.extensions.machines.rendered import render_k8s, render_slurm, secret_name
+from asyncrl.extensions.machines.site import K8sSite, SlurmSite, load_site
+from asyncrl.extensions.machines.slurm import job_port
+from asyncrl.extensions.machines.spread import check_fits
+from asyncrl.launch.cluster import Request
 
 CONFIG = load_config("gridworld_grpo", ["engine.weight_transfer=collective"])
 REQUEST = Request("my_run.2", nodes=3, gpus=8, image="registry.example/asyncrl:1")

@@ -8,10 +8,17 @@ import pytest
 from asyncrl.cli import parse
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.clusters import slurm
-from asyncrl.launch.machines.cluster_kind import Launcher, Request, cluster_kinds
+from asyncrl.extensions.machines import slurm
+from asyncrl.extensions.machines.spread import Launcher
+from asyncrl.launch.cluster import Request, cluster_kinds
 
-CONFIG = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld", "services": 1}})
+CONFIG = parse_config(
+    {
+        "model": {"path": "m"},
+        "env": {"name": "gridworld", "services": 1},
+        "engine": {"weight_transfer": "http"},
+    }
+)
 KINDS = cluster_kinds()
 
 
@@ -20,7 +27,7 @@ def arguments(*words):
 
 
 def test_every_kind_is_a_word_of_the_command_and_adds_its_options():
-    assert list(KINDS) == ["ray", "slurm", "k8s"]
+    assert list(KINDS) == ["nodes", "ray", "slurm", "k8s"]
     found = arguments("--on", "ray", "--ray-address", "h:1", "--image", "i")
     assert (found.on, found.ray_address, found.image) == ("ray", "h:1", "i")
 
@@ -67,5 +74,6 @@ def test_files_are_written_for_slurm_and_kubernetes_with_the_command_that_submit
 
 def test_a_plan_shows_what_a_job_of_slurm_asks_for():
     lines = {name: kind.asks(Namespace(site=None), CONFIG, Request("one", 2)) for name, kind in KINDS.items()}
-    assert lines["slurm"][:3] == ["Slurm:", "  --job-name=one", "  --nodes=2"]
-    assert (lines["ray"], lines["k8s"]) == ([], [])
+    assert lines["slurm"][0].startswith("  processes         machine 1: ")
+    assert lines["slurm"][1:4] == ["Slurm:", "  --job-name=one", "  --nodes=2"]
+    assert (lines["nodes"], lines["ray"], lines["k8s"]) == ([], [], [])

@@ -2,9 +2,9 @@
 
 import pytest
 
+from asyncrl.extensions.machines.spread_host import SpreadHost
 from asyncrl.hosts.host import Start
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.machines.spread_host import SpreadHost
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.process_start import FORK_SERVER
 from tests.waiting import wait_until

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.config import parse_config
+from asyncrl.extensions.machines.full_trainer import FullTrainer
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.processes.health_probes import HeartbeatProbe
 from asyncrl.launch.processes.supervise import Supervisor
-from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.run.checkpoints import MARKER, VALUES, checkpoint_path, state_folder
 
 BEATS = """

@@ -9,9 +9,9 @@ from asyncrl import __version__
 from asyncrl.config import parse_config
 from asyncrl.credentials import read_credentials
 from asyncrl.errors import ConflictError, InputError, UnavailableError
+from asyncrl.extensions.machines import node_host
+from asyncrl.extensions.machines.node_host import LinkThread, NodeHost, _arguments
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.machines import node_host
-from asyncrl.launch.machines.node_host import LinkThread, NodeHost, _arguments
 from asyncrl.launch.processes.health_probes import HttpProbe
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor

@@ -23,11 +23,11 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.credentials import VARIABLE, user_folder
 from asyncrl.errors import ConfigError, DeadlineError
-from asyncrl.extensions.clusters.node_commands import NodeCommands
-from asyncrl.extensions.clusters.settings import RayConfig
+from asyncrl.extensions.machines.node_commands import NodeCommands
+from asyncrl.extensions.machines.settings import RayConfig
+from asyncrl.extensions.machines.spread import engine_sections
 from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.launch.machines.placement import env_names, prefixed
-from asyncrl.launch.machines.spread import engine_sections
 from asyncrl.process_start import python_module
 from asyncrl.startup import KEY
 

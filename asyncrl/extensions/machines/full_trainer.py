@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from asyncrl.launch.machines.spread import Spread
+from asyncrl.extensions.machines.spread import Spread
 from asyncrl.launch.processes.process_group import Placed
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.launch.roles.roles import PolicyRoles

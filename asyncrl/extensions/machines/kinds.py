@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.cluster_kind import ClusterKind, Launcher, NodeStarter, Request
+from asyncrl.launch.cluster import ClusterKind, Request
 
 if TYPE_CHECKING:
     from asyncrl.config import Config
-    from asyncrl.launch.machines.spread import ClusterOptions
+    from asyncrl.extensions.machines.spread import ClusterOptions, Launcher, NodeStarter
+
+
+class Nodes(ClusterKind):
+    """Somebody starts `asyncrl serve node` on each machine."""
+
+    def machines(self, args: argparse.Namespace, config: Config) -> ClusterOptions:
+        """See `ClusterKind`."""
+        from asyncrl.extensions.machines.spread import PORT, ClusterOptions
+
+        if args.nodes < 1:
+            raise ConfigError("--on nodes: say with --nodes how many machines there are beside this one")
+        return ClusterOptions(args.nodes, args.host, args.port or PORT, args.advertise)
 
 
 class Slurm(ClusterKind):
@@ -24,8 +36,8 @@ class Slurm(ClusterKind):
 
     def machines(self, args: argparse.Namespace, config: Config) -> ClusterOptions | None:
         """See `ClusterKind`."""
-        from asyncrl.extensions.clusters.slurm import job_port, other_nodes
-        from asyncrl.launch.machines.spread import ClusterOptions
+        from asyncrl.extensions.machines.slurm import job_port, other_nodes
+        from asyncrl.extensions.machines.spread import ClusterOptions
 
         if args.nodes:
             raise ConfigError(f"--nodes {args.nodes}: a Slurm job has the nodes it was given; leave it out")
@@ -36,9 +48,11 @@ class Slurm(ClusterKind):
 
     def render(self, args: argparse.Namespace, config: Config, request: Request) -> dict[str, str]:
         """See `ClusterKind`."""
-        from asyncrl.extensions.clusters.rendered import render_slurm
-        from asyncrl.extensions.clusters.site import load_site
+        from asyncrl.extensions.machines.rendered import render_slurm
+        from asyncrl.extensions.machines.site import load_site
+        from asyncrl.extensions.machines.spread import check_fits
 
+        check_fits(config, request.nodes, request.gpus)
         return render_slurm(config, request, load_site(args.site).slurm)
 
     def submission(self, folder: Path, request: Request) -> str:
@@ -47,9 +61,12 @@ class Slurm(ClusterKind):
 
     def asks(self, args: argparse.Namespace, config: Config, request: Request) -> list[str]:
         """See `ClusterKind`. The options of its script."""
+        from asyncrl.extensions.machines.spread import machines_text
+
+        processes = f"  processes         {machines_text(config, request.nodes, request.gpus)}"
         lines = self.render(args, config, request)["train.sbatch"].splitlines()
         options = [f"  {line.removeprefix('#SBATCH ')}" for line in lines if line.startswith("#SBATCH")]
-        return ["Slurm:", *options]
+        return [processes, "Slurm:", *options]
 
 
 class Ray(ClusterKind):
@@ -67,8 +84,8 @@ class Ray(ClusterKind):
 
     def machines(self, args: argparse.Namespace, config: Config) -> ClusterOptions | None:
         """See `ClusterKind`."""
-        from asyncrl.extensions.clusters.ray_nodes import count_nodes
-        from asyncrl.launch.machines.spread import ClusterOptions
+        from asyncrl.extensions.machines.ray_nodes import count_nodes
+        from asyncrl.extensions.machines.spread import ClusterOptions
 
         if args.nodes:
             raise ConfigError(f"--nodes {args.nodes}: on Ray each process is a node; leave it out")
@@ -95,14 +112,16 @@ class Kubernetes(ClusterKind):
 
     def render(self, args: argparse.Namespace, config: Config, request: Request) -> dict[str, str]:
         """See `ClusterKind`."""
-        from asyncrl.extensions.clusters.rendered import render_k8s
-        from asyncrl.extensions.clusters.site import load_site
+        from asyncrl.extensions.machines.rendered import render_k8s
+        from asyncrl.extensions.machines.site import load_site
+        from asyncrl.extensions.machines.spread import check_fits
 
+        check_fits(config, request.nodes, request.gpus)
         return render_k8s(config, replace(request, image=args.image), load_site(args.site).k8s)
 
     def submission(self, folder: Path, request: Request) -> str:
         """See `ClusterKind`."""
-        from asyncrl.extensions.clusters.rendered import secret_name
+        from asyncrl.extensions.machines.rendered import secret_name
 
         return (
             f"kubectl create secret generic {secret_name(request.name)} "
@@ -113,8 +132,8 @@ class Kubernetes(ClusterKind):
 def _steps(names: list[str], launcher: Launcher) -> NodeStarter:
     """Return what keeps a step of this job running on each of its nodes."""
     from asyncrl.credentials import VARIABLE
-    from asyncrl.extensions.clusters.node_commands import NodeCommands
-    from asyncrl.extensions.clusters.slurm import step
+    from asyncrl.extensions.machines.node_commands import NodeCommands
+    from asyncrl.extensions.machines.slurm import step
     from asyncrl.process_start import python_module
 
     serve_node = [*python_module("asyncrl"), "serve", "node", "--launcher", launcher.url]
@@ -124,6 +143,6 @@ def _steps(names: list[str], launcher: Launcher) -> NodeStarter:
 
 
 def _ray_nodes(address: str, launcher: Launcher) -> NodeStarter:
-    from asyncrl.extensions.clusters.ray_nodes import RayNodes
+    from asyncrl.extensions.machines.ray_nodes import RayNodes
 
     return RayNodes(launcher.config, address, launcher.url, launcher.token)

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,19 +17,19 @@ from asyncrl.config import Config
 from asyncrl.credentials import RUN_FILE, Credentials, run_credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
-from asyncrl.gpus import found_gpus
-from asyncrl.hosts.host import Host
-from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.machines.cluster_kind import Launcher, NodeStarter
-from asyncrl.launch.machines.node_host import LinkThread, NodeHost
-from asyncrl.launch.machines.spread import (
+from asyncrl.extensions.machines.full_trainer import FullTrainer
+from asyncrl.extensions.machines.node_host import LinkThread, NodeHost
+from asyncrl.extensions.machines.spread import (
     TRAINER,
     ClusterOptions,
+    Launcher,
     Machine,
+    NodeStarter,
     Place,
     Spread,
     SpreadPlacement,
     engine_section,
+    on_nodes,
     relocated,
     spread,
     train_section,
@@ -37,8 +37,13 @@ from asyncrl.launch.machines.spread import (
     with_room,
     without,
 )
-from asyncrl.launch.machines.spread_host import SpreadHost
+from asyncrl.extensions.machines.spread_host import SpreadHost
+from asyncrl.gpus import found_gpus
+from asyncrl.hosts.host import Host
+from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.processes.process_group import Placed
+from asyncrl.launch.processes.supervise import Supervisor
+from asyncrl.launch.roles.roles import PolicyRoles
 from asyncrl.services.http.app import serve
 from asyncrl.services.node.messages import NODE_ROLES, Register
 from asyncrl.services.node.registry import Registry, create_registry_app
@@ -51,8 +56,8 @@ TICK_S = 0.1
 START_S = 30.0
 
 
-class Cluster:
-    """The machines of one run. Use as a context manager."""
+class NodeCluster:
+    """Implements `Cluster` by nodes."""
 
     def __init__(self, options: ClusterOptions, config: Config, folder: Path) -> None:
         self.options, self.config, self.folder = options, config, folder
@@ -100,10 +105,12 @@ class Cluster:
         """Wait until all nodes have the run, and decide where its processes go. Raises `DeadlineError`, `ConfigError`,
         and `UnavailableError` where two machines cannot reach each other.
 
-        policies: the models of the further policies of which something runs on nodes.
+        policies: the models of the further policies.
         """
         further = {
-            name: (self.config.policy(name).model_dump(mode="json"), one) for name, one in policies.items()
+            name: (self.config.policy(name).model_dump(mode="json"), one)
+            for name, one in policies.items()
+            if on_nodes(self.config, name)
         }
         # Another name for each launch: settings may have changed.
         name = f"run-{secrets.token_hex(4)}"
@@ -122,6 +129,12 @@ class Cluster:
         self._hosts = {node.name: self._node_host(node.name) for node in ready}
         self._check_routes()
         self._spread = spread(self.config, self._head, [_machine(node) for node in ready])
+
+    @property
+    def awaited(self) -> str:
+        """See `Cluster`."""
+        how = "" if self.options.comes_by_itself else f"; on each run: {self.join_command}"
+        return f"{self.options.nodes} nodes{how}"
 
     @property
     def join_command(self) -> str:
@@ -174,6 +187,11 @@ class Cluster:
     def trainer_room(self, name: str) -> Spread | None:
         """Return the places of all ranks where a trainer has gone on with fewer, and there is room for the others."""
         return with_all(self._spread, name, self.config, self._head, self._usable_nodes())
+
+    def monitors(self, policies: Sequence[PolicyRoles], supervisor: Supervisor) -> list[FullTrainer]:
+        """See `Cluster`. What brings trainers over several machines back to all of them."""
+        over_machines = [roles for roles in policies if roles.config.train.nodes > 1]
+        return [FullTrainer(self, roles, supervisor) for roles in over_machines]
 
     def use(self, found: Spread, name: str) -> Placed:
         """Have a trainer start at the places of `trainer_room` from now on."""
@@ -252,7 +270,7 @@ class Cluster:
         if self._server.is_alive():
             self._server.join(START_S)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> NodeCluster:
         try:
             self.open()
         except BaseException:
