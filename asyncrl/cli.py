@@ -50,7 +50,6 @@ COMMANDS = (
     "doctor",
     "env",
     "sandbox",
-    "restore",
     "tls",
     "completion",
 )

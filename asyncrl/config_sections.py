@@ -258,8 +258,6 @@ class DataConfig(Section):
         return [value] if isinstance(value, dict) else value
 
 
-WEIGHT_TRANSFERS = ("shared_file", "collective", "http")
-"""Those of the core; `asyncrl.conflicts.weight_transfer` knows all."""
 RANK_ARGUMENTS = {
     "tensor-parallel-size": "engine.tensor_parallel", "tp": "engine.tensor_parallel",
     "pipeline-parallel-size": "engine.pipeline_parallel", "pp": "engine.pipeline_parallel",
@@ -300,16 +298,12 @@ class EngineConfig(Section):
     """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
     machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
     weight_transfer: Seldom[str] = "shared_file"
-    """How new weights reach the engines: "shared_file", by a file that both sides see; "collective", over a
-    torch.distributed group (NCCL where every rank has a GPU of its own, else gloo); "http", from the trainer and from
-    engine to engine, which asks for neither a common folder nor a fast network; the name of an extension that carries
-    weights; or an import path such as `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
-    weight_delta: Seldom[bool] = False
-    """Send only the elements that changed since the version before, where that saves half of the bytes or more. Costs
-    processor time and saves network: for engines, or a folder of weights, on other machines."""
+    """How new weights reach the engines: "shared_file", by a file that both sides see; the name of an extension that
+    carries weights, for engines on other machines (docs/transports.md); or an import path such as
+    `my_carrier.py:MyCarrier` (docs/engine-and-trainer.md)."""
     weights_dir: Seldom[Annotated[str, PATH]] = ""
     """Folder in which runs publish their weights; empty for shared memory. It holds three copies of them, and two more
-    for each engine that keeps its own, as it does with `weight_delta` and all but "shared_file"."""
+    for engines that keep copies of their own (docs/transports.md)."""
     keep_kv: Seldom[bool] = False
     """Let running requests keep their KV cache when new weights arrive. It saves computing their tokens again, and what
     they sample then depends on both versions (docs/schedules.md)."""
@@ -351,11 +345,6 @@ class PlacementConfig(Section):
     """The GPU of the old-policy process (`train.old_policy`); left out, the trainer's first."""
     servers: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
-    ray: Seldom[
-        dict[Literal["engine", "env", "rollout", "trainer"], dict[str, Annotated[float, Field(gt=0)]]]
-    ] = Field(default_factory=dict)
-    """With `--on ray` what each process of a role asks Ray for, beside a CPU and its GPUs, such as `{ engine = {
-    "accelerator_type:H100" = 0.001 } }`; CPU and GPU may be among it."""
     sleep: bool | Literal["auto"] = "auto"
     """Let engines give up their GPU memory while the trainer works, and the trainer its own while they do. "auto":
     where they share a GPU under `train.schedule = "synchronous"`."""
@@ -411,11 +400,8 @@ class BufferConfig(Section):
     """Sampled tokens with which a step is complete even before it has all its groups; 0 for none. Needs
     `over_provision`."""
     machine: Seldom[Literal["head", "node"]] = "head"
-    """Where the buffer is in a run over several machines. On a node, the head has its replica, and the loss of the node
-    loses nothing (docs/reliability.md)."""
-    replica: Seldom[str] = ""
-    """Folder on another node's disk, mounted here, or address of `asyncrl serve replica` there, which gets every change
-    before it is acknowledged: if the buffer's node is lost, `asyncrl restore` makes the ledger of it."""
+    """Where the buffer is in a run over several machines. On a node, the head has all that it acknowledges, and
+    the loss of the node loses nothing (docs/reliability.md)."""
 
     @field_validator("over_provision", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""What the roles' commands share: `asyncrl serve ROLE` finds one in each role's `command.py`.
+"""What the roles' commands share: `asyncrl serve ROLE` finds one in each role's `command.py`, or in an extension's row.
 
 Such a module describes the role (`HELP`), names its options (`OPTIONS`) and starts it (`start`). Only `start` imports
 the service, so that the console command is fast and light processes load no torch.
@@ -7,6 +7,7 @@ the service, so that the console command is fast and light processes load no tor
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from asyncrl.config import Config
 from asyncrl.config_sections import EnvConfig
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import Row
 from asyncrl.process_hooks import texts, withhold_secrets
 
 STOPPED = 3
@@ -51,6 +53,23 @@ class RoleCommand(Protocol):
     def start(self, args: argparse.Namespace, config: Config, address: Address) -> int:
         """Run the process to its end; return its exit code."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionRole:
+    """Implements `RoleCommand` by a row of `service_roles`, whose module is imported when it is started."""
+
+    row: Row
+    OPTIONS: tuple[str, ...] = CONFIGURED
+
+    @property
+    def HELP(self) -> str:
+        return self.row.help
+
+    def start(self, args: argparse.Namespace, config: Config, address: Address) -> int:
+        """See `RoleCommand`."""
+        code: int = self.row.load()(args, config, address)
+        return code
 
 
 def need(value: Any, option: str, role: str) -> Any:

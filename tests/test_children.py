@@ -35,7 +35,7 @@ ELSEWHERE = {
     "asyncrl/gpus.py:nvidia_smi": "nvidia-smi",
     "asyncrl/harness/packaged/bash_loop.py:answer": "an agent's shell command, inside its sandbox",
     "asyncrl/harness/program.py:_run": "commands of `_isolated` interpreters, and npm",
-    "asyncrl/launch/machines/slurm.py:other_nodes": "scontrol",
+    "asyncrl/extensions/machines/slurm.py:other_nodes": "scontrol",
     "asyncrl/rewards/user_process.py:start": "the command of `user_function`, which has -P",
     "asyncrl/sandbox/attack_host.py:__init__": "sleep",
     "asyncrl/sandbox/jail/spawn.py:run_program": "a policy's program, inside its jail",

@@ -94,7 +94,7 @@ ROOMS = {
         {"machines", "models", "reports"},
         {"checks", "roles"},
         {"evaluation"},
-        {"policies", "run_monitors", "summary"},
+        {"cluster", "policies", "run_monitors", "summary"},
         {"train"},
     ],
 }
@@ -151,7 +151,6 @@ KINDS = {
             "publisher",
             "recorder",
             "transports",
-            "weight_source",
         ),
         "service",
     ),

@@ -8,7 +8,7 @@ import pytest
 from tests import tiers
 from tests.tiers import AT_LENGTH, ROOT, SEAMS, at_length, changed_since, stands_on
 
-SLURM = SimpleNamespace(nodeid="tests/launch/test_slurm.py::test_one", fixturenames=())
+SLURM = SimpleNamespace(nodeid="tests/extensions/machines/test_slurm.py::test_one", fixturenames=())
 PAGE = "tests/docs/test_pages.py::test_every_block_runs_as_printed[{}:3]"
 
 
@@ -38,7 +38,7 @@ def test_pages_clusters_and_two_ranks_are_left_to_all_tests():
 
 def test_a_test_at_length_joins_where_its_code_itself_or_a_seam_has_changed():
     assert at_length(SLURM, {"asyncrl/algo/loss/ppo.py", "README.md"})
-    for file in ("asyncrl/launch/machines/slurm.py", "tests/launch/test_slurm.py", SEAMS[0]):
+    for file in ("asyncrl/extensions/machines/slurm.py", "tests/extensions/machines/test_slurm.py", SEAMS[0]):
         assert not at_length(SLURM, {file})
 
 

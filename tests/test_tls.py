@@ -14,7 +14,7 @@ from asyncrl import __version__
 from asyncrl.cli import main
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, ConflictError, UnavailableError
-from asyncrl.launch.machines.spread import check_machines
+from asyncrl.extensions.machines.spread import check_machines
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.node.messages import Register
 from asyncrl.services.node.registry import Registry

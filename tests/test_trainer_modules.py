@@ -55,9 +55,6 @@ ABSENT = (
     "asyncrl.train.step.stream",
     "asyncrl.train.models.vision",
     "asyncrl.weights.adapter",
-    "asyncrl.weights.transports.collective",
-    "asyncrl.weights.transports.delta",
-    "asyncrl.weights.transports.http",
 )
 """Modules of features that a plain recipe has not."""
 

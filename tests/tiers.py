@@ -18,6 +18,9 @@ TRAINER = ("asyncrl/train/", "asyncrl/algo/", "services/trainer/")
 ROLLOUT = ("asyncrl/rollout/", "services/rollout/", "asyncrl/chat/")
 ENGINE = ("asyncrl/weights/", "services/engine/")
 LAUNCH = ("asyncrl/launch/", "asyncrl/run/")
+WAYS_OF_WEIGHTS = tuple(
+    f"asyncrl/extensions/{name}/" for name in ("collective_weights", "http_weights", "weight_deltas")
+)
 BUFFER = ("asyncrl/buffer/", "services/buffer/")
 SANDBOX = ("asyncrl/sandbox/",)
 PLAN = ("asyncrl/plan/", "asyncrl/extensions/simulation/")
@@ -35,38 +38,33 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/test_reliability.py": RUNS,
     "tests/test_joining.py": ("services/joining.py", *LAUNCH),
     "tests/test_killed_machine.py": RUNS,
-    "tests/test_engine_machines_run.py": (*ENGINE, *LAUNCH),
+    "tests/test_engine_machines_run.py": (*ENGINE, *WAYS_OF_WEIGHTS, *LAUNCH),
     "tests/test_scaling_script.py": ("scripts/",),
-    "tests/launch/test_node_host.py": LAUNCH,
-    "tests/launch/test_ray.py": LAUNCH,
-    "tests/launch/test_slurm.py": LAUNCH,
-    "tests/launch/test_spread": LAUNCH,
     "tests/extensions/autoscale/": ("asyncrl/extensions/autoscale/", *LAUNCH),
-    "tests/launch/test_rendered.py": LAUNCH,
+    "tests/extensions/machines/": ("asyncrl/extensions/machines/", "services/node/", *LAUNCH),
     "tests/services/buffer/test_load_buffer.py": BUFFER,
-    "tests/services/buffer/test_node_loss.py": BUFFER,
     "tests/services/env/test_load_env.py": ("services/env/", "asyncrl/env/"),
-    "tests/services/replica/": ("services/replica/", *BUFFER),
+    "tests/extensions/replica/": ("asyncrl/extensions/replica/", *BUFFER),
     # Optional features, in runs of their own.
     "tests/test_lora_run.py": (*TRAINER, *ENGINE),
     "tests/test_extras.py": (*TRAINER, *ROLLOUT, "asyncrl/data/"),
     "tests/test_curriculum_run.py": (*BUFFER, "asyncrl/extensions/curriculum/"),
     "tests/extensions/league/test_exploiter_run.py": ("asyncrl/extensions/league/", *TRAINER, *ROLLOUT),
     "tests/test_large_models_run.py": (*TRAINER, *ENGINE),
-    "tests/test_collective_run.py": (*TRAINER, *ENGINE),
+    "tests/test_collective_run.py": (*TRAINER, *ENGINE, *WAYS_OF_WEIGHTS),
     "tests/test_shared_engine.py": (*ENGINE, *LAUNCH),
     "tests/launch/test_policies.py": RUNS,
     "tests/launch/test_schedules.py": RUNS,
     "tests/launch/test_sinks.py": ("asyncrl/run/",),
     "tests/extensions/play_again/test_play_again.py": LAUNCH,
-    "tests/services/engine/test_engine_collective.py": ENGINE,
+    "tests/services/engine/test_engine_collective.py": (*ENGINE, *WAYS_OF_WEIGHTS),
     "tests/services/engine/test_engine_experts.py": (*ENGINE, *TRAINER),
     "tests/services/engine/test_engine_families.py": (*ENGINE, *TRAINER),
     "tests/services/engine/test_engine_hybrid.py": ENGINE,
     "tests/services/engine/test_engine_images.py": ENGINE,
     "tests/services/engine/test_engine_int8.py": ENGINE,
     "tests/services/engine/test_engine_lora.py": ENGINE,
-    "tests/services/engine/test_engine_machines.py": ENGINE,
+    "tests/services/engine/test_engine_machines.py": (*ENGINE, *WAYS_OF_WEIGHTS),
     "tests/extensions/sleep/test_switch.py": ("asyncrl/extensions/sleep/", *ENGINE),
     "tests/extensions/speculation/": ("asyncrl/extensions/speculation/", *ENGINE),
     "tests/services/outer/": ("services/outer/", *TRAINER),

@@ -51,7 +51,7 @@ class FileBody:
 
 
 class BodyCopy(Protocol):
-    """A second place for the files, see `replica.Place`."""
+    """A second place for the files."""
 
     def write_body(self, number: int, body: bytes) -> None: ...
 

@@ -15,6 +15,9 @@ from asyncrl.errors import UnavailableError
 OUTERMOST = ("BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"])
 NESTED = ("SAVEPOINT inner", "RELEASE inner", ["ROLLBACK TO inner", "RELEASE inner"])
 
+LEDGER = "ledger.sqlite"
+"""In the folder of a run's policy."""
+
 
 class Follower(Protocol):
     """Has every change of a ledger before its caller gets an answer. Raises `UnavailableError` where it cannot."""

@@ -50,7 +50,7 @@ def add_memory(kinds: Subparsers) -> None:
 def add_cluster(kinds: Subparsers) -> None:
     cluster = kinds.add_parser(
         "cluster",
-        help="what a job of Slurm or Kubernetes will ask for",
+        help="what a job on a cluster will ask for",
         description="Print what `asyncrl train --render` would ask a cluster for: machines, GPUs, memory of the host, "
         "room for the run folder, and what runs on which machine. Nothing is written or submitted.",
     )
@@ -91,30 +91,24 @@ def run_memory(args: argparse.Namespace) -> int:
 
 def run_cluster(args: argparse.Namespace) -> int:
     from asyncrl.launch.checks.check import check_recipe
-    from asyncrl.launch.machines.rendered import render_slurm
-    from asyncrl.launch.machines.site import load_site
-    from asyncrl.launch.machines.spread import check_fits, machines_text
+    from asyncrl.launch.cluster import cluster_kinds
     from asyncrl.plan.job import job_needs, job_request
     from asyncrl.plan.load import load_for_gpus
 
     if args.nodes < 1 or args.gpus < 0:
         raise ConfigError(f"--nodes must be 1 or more and --gpus 0 or more, got {args.nodes} and {args.gpus}")
-    config, site = load_for_gpus(args.recipe, args.overrides), load_site(args.site)
+    config = load_for_gpus(args.recipe, args.overrides)
     check_recipe(config)
-    check_fits(config, args.nodes, args.gpus)
+    request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
+    asked = [line for kind in cluster_kinds().values() for line in kind.asks(args, config, request)]
     needs = job_needs(config, args.gpus)
     print(f"{args.nodes} machine(s) with {args.gpus} GPU(s) each")
     print(
         f"  memory            {needs.memory_gib:>6} GiB each, {needs.shared_memory_gib} GiB of it in /dev/shm"
     )
     print(f"  run folder        {needs.storage_gib:>6} GiB on the head, on a disk that outlives the job")
-    print(f"  processes         {machines_text(config, args.nodes, args.gpus)}")
-    request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
-    script = render_slurm(config, request, site.slurm)["train.sbatch"]
-    print("Slurm:")
-    for line in script.splitlines():
-        if line.startswith("#SBATCH"):
-            print(f"  {line.removeprefix('#SBATCH ')}")
+    for line in asked:
+        print(line)
     return 0
 
 

@@ -23,9 +23,10 @@ from asyncrl.credentials import (
 )
 from asyncrl.disk import DISK, disk_problem, exhausted
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.scratch import scratch_folder
 from asyncrl.services.buffer import command as buffer
-from asyncrl.services.command import Address, RoleCommand
+from asyncrl.services.command import Address, ExtensionRole, RoleCommand
 from asyncrl.services.engine import command as engine
 from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
@@ -34,7 +35,6 @@ from asyncrl.services.node import command as node
 from asyncrl.services.old_policy import command as old_policy
 from asyncrl.services.openenv import command as openenv
 from asyncrl.services.outer import command as outer
-from asyncrl.services.replica import command as replica
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.swarm import command as swarm
 from asyncrl.services.trainer import command as trainer
@@ -52,11 +52,11 @@ ROLES: dict[str, RoleCommand] = {
     "openenv": openenv,
     "outer": outer,
     "policy": policy,
-    "replica": replica,
     "rollout": rollout,
     "swarm": swarm,
     "trainer": trainer,
 }
+"""Those of the core; `roles` returns all."""
 LOAD_MODELS = frozenset({"engine", "gateway", "node", "policy", "rollout"})
 """Roles that import transformers, or start what does, and are started by hand, too: a run's launcher and nodes have
 looked at the installation for the others."""
@@ -80,11 +80,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--weights-dir": {"type": Path, "help": "folder of the published weights"},
     "--buffer": {"default": "", "metavar": "URL", "help": "address of the buffer"},
-    "--replica": {
-        "default": "",
-        "metavar": "URL",
-        "help": "address of the replica service that has every change before it is acknowledged, instead of "
-        "buffer.replica",
+    **{
+        f"--{row.name}": {
+            "default": "",
+            "metavar": "URL",
+            "help": f"address of the {row.name} service that has every change before it is acknowledged, instead of "
+            f"buffer.{row.name}",
+        }
+        for row in rows("ledger_followers")
     },
     "--state": {
         "type": Path,
@@ -168,19 +171,26 @@ OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
 """Options that mean something else for a role."""
 
 
+def roles() -> dict[str, RoleCommand]:
+    """Return the commands of all roles, by their names in order."""
+    found = {**ROLES, **{row.name: ExtensionRole(row) for row in rows("service_roles")}}
+    return dict(sorted(found.items()))
+
+
 def add(subparsers: Subparsers) -> None:
+    commands = roles()
+    *names, last = commands
     parser = subparsers.add_parser(
         "serve",
-        help="start one process: buffer, engine, env, gateway, node, old_policy, openenv, outer, policy, replica, "
-        "rollout, swarm or trainer",
+        help=f"start one process: {', '.join(names)} or {last}",
         description="Start one process. With --folder it reads the configuration of that run, with --recipe that of a "
         "recipe; alone it takes the defaults. Callers must know its token: ASYNCRL_TOKEN, --token-file, that of the "
         "run in --folder, or else your user's own, whose file is named at the start. "
         "`asyncrl serve ROLE --help` shows the options of a role.",
     )
-    roles = parser.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
-    for role, command in ROLES.items():
-        one = roles.add_parser(role, help=command.HELP, description=f"Start {command.HELP}.")
+    choices = parser.add_subparsers(title="roles", metavar="ROLE", dest="role", required=True)
+    for role, command in commands.items():
+        one = choices.add_parser(role, help=command.HELP, description=f"Start {command.HELP}.")
         absent = {
             name.strip("-").replace("-", "_").lower(): option.get("default")
             for name, option in OPTIONS.items()
@@ -292,7 +302,7 @@ def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -
         args.checkpoint = local_model("serve policy", newest_of_run(args.checkpoint))
         check_model("serve policy", args.checkpoint, config, policy=False)
     address = Address(args.host, args.port, credentials, args.ready_file, args.advertise)
-    return ROLES[args.role].start(args, config, address)
+    return roles()[args.role].start(args, config, address)
 
 
 def _config(args: argparse.Namespace) -> Config:

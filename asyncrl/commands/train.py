@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
+from asyncrl.extensions.table import rows
+from asyncrl.launch.cluster import cluster_kinds
 from asyncrl.signals import end_like_interrupted
 
 if TYPE_CHECKING:
@@ -17,9 +19,7 @@ if TYPE_CHECKING:
 
     # Imported when it is used, so that `--help` is fast.
     from asyncrl.config import Config
-    from asyncrl.launch.machines.spread import ClusterOptions
-
-PLACES = ("local", "nodes", "ray", "slurm", "k8s")
+    from asyncrl.launch.cluster import FurtherMachines
 
 
 def add(subparsers: Subparsers) -> None:
@@ -62,22 +62,16 @@ def add(subparsers: Subparsers) -> None:
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
     """Add the options that say on which machines a run is."""
+    clusters, kinds = rows("cluster_kinds"), cluster_kinds()
+    rendering = [name for name, kind in kinds.items() if kind.renders]
     machines = parser.add_argument_group(
         "machines", "docs/scaling.md; by default the run is on this machine alone"
     )
     machines.add_argument(
         "--on",
-        choices=PLACES,
+        choices=("local", *(row.name for row in clusters)),
         default="local",
-        help="local: this machine; nodes: also machines on which you start `asyncrl serve node`; ray: those of a Ray "
-        "cluster; slurm: all machines of the Slurm job this is in; k8s: with --render only",
-    )
-    machines.add_argument(
-        "--ray-address",
-        default="",
-        metavar="HOST:PORT",
-        help="with --on ray the cluster, which this machine is in; by default that in RAY_ADDRESS, else one of this "
-        "machine alone",
+        help="; ".join(("local: this machine", *(f"{row.name}: {row.help}" for row in clusters))),
     )
     machines.add_argument(
         "--nodes",
@@ -102,91 +96,54 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         "--render",
         type=Path,
         metavar="FOLDER",
-        help="with --on slurm or k8s: write there what the run is submitted with, and submit nothing",
+        help=f"with --on {' or '.join(rendering)}: write there what the run is submitted with, and submit nothing",
     )
     machines.add_argument(
         "--gpus", type=int, default=0, metavar="N", help="with --render: GPUs of each machine"
     )
-    machines.add_argument("--image", default="", help="with --on k8s: the container image, which has asyncrl")
     machines.add_argument(
         "--site",
         type=Path,
         metavar="FILE",
         help="with --render: a TOML file with what the cluster asks of every job (docs/scaling.md#your-cluster)",
     )
+    for kind in kinds.values():
+        kind.add_options(machines)
 
 
-def _cluster(args: argparse.Namespace, config: Config) -> ClusterOptions | None:
+def _cluster(args: argparse.Namespace, config: Config) -> FurtherMachines | None:
     """Return the further machines of the run, None without any. Raises `ConfigError`."""
-    from asyncrl.launch.machines.slurm import job_port, other_nodes, step
-    from asyncrl.launch.machines.spread import PORT, ClusterOptions
-
-    port = args.port or PORT
-    if args.on == "k8s":
-        raise ConfigError(
-            "--on k8s: write the manifests with --render FOLDER, and apply them (kubectl apply -f FOLDER/run.yaml)"
-        )
     if args.on == "local":
         if args.nodes:
             raise ConfigError(
                 f"--nodes {args.nodes}: needs --on nodes, which waits for so many machines to join"
             )
         return None
-    if args.on == "ray":
-        from asyncrl.launch.machines.ray_nodes import count_nodes
-
-        if args.nodes:
-            raise ConfigError(f"--nodes {args.nodes}: on Ray each process is a node; leave it out")
-        return ClusterOptions(count_nodes(config), args.host, args.port, args.advertise, ray=args.ray_address)
-    if args.on == "slurm":
-        if args.nodes:
-            raise ConfigError(f"--nodes {args.nodes}: a Slurm job has the nodes it was given; leave it out")
-        names = other_nodes()
-        port = args.port or job_port()
-        steps = {name: tuple(step(name, [])) for name in names}
-        return ClusterOptions(len(names), args.host, port, args.advertise, steps) if names else None
-    if args.nodes < 1:
-        raise ConfigError("--on nodes: say with --nodes how many machines there are beside this one")
-    return ClusterOptions(args.nodes, args.host, port, args.advertise)
+    return cluster_kinds()[args.on].machines(args, config)
 
 
 def _render(args: argparse.Namespace) -> int:
     """Write what a run is submitted with."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.launch.machines.rendered import render_k8s, render_slurm, secret_name
-    from asyncrl.launch.machines.site import load_site
-    from asyncrl.launch.machines.spread import check_fits
     from asyncrl.plan.job import job_request
     from asyncrl.run.folder import choose_folder
 
-    if args.on not in ("slurm", "k8s"):
-        raise ConfigError(f"--render {args.render}: needs --on slurm or --on k8s")
+    rendering = {name: kind for name, kind in cluster_kinds().items() if kind.renders}
+    if args.on not in rendering:
+        raise ConfigError(
+            f"--render {args.render}: needs {' or '.join(f'--on {name}' for name in rendering)}"
+        )
     if not args.recipe or args.resume is not None:
         raise ConfigError("--render: give a recipe; a run that was interrupted is resumed by the same files")
     config = load_config(args.recipe, args.overrides)
     name = choose_folder(config, find_recipe(args.recipe)).name
-    check_fits(config, max(1, args.nodes), args.gpus)
-    site = load_site(args.site)
-    request = job_request(config, name, max(1, args.nodes), args.gpus, args.image)
-    files = (
-        render_slurm(config, request, site.slurm)
-        if args.on == "slurm"
-        else render_k8s(config, request, site.k8s)
-    )
+    kind, request = rendering[args.on], job_request(config, name, max(1, args.nodes), args.gpus)
+    files = kind.render(args, config, request)
     args.render.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         (args.render / file).write_text(text)
         print(args.render / file)
-    if args.on == "slurm":
-        print(
-            f"submit it: sbatch {args.render / 'train.sbatch'} {args.render / 'recipe.json'}", file=sys.stderr
-        )
-    else:
-        print(
-            f"submit it: kubectl create secret generic {secret_name(name)} "
-            f"--from-literal=token=$(openssl rand -hex 32) && kubectl apply -f {args.render / 'run.yaml'}",
-            file=sys.stderr,
-        )
+    print(f"submit it: {kind.submission(args.render, request)}", file=sys.stderr)
     return 0
 
 

@@ -27,12 +27,6 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "vLLM reads adapters from files, on the machine of its server",
         ),
         (
-            "engine.weight_delta",
-            engine.weight_delta,
-            "false",
-            "the machines of an engine get whole files from each other",
-        ),
-        (
             "train.router_replay",
             value_at(recipe, "train.router_replay"),
             "false",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.config_sections import WEIGHT_TRANSFERS
 from asyncrl.conflicts.protocol import Conflicts, Recipe
 from asyncrl.extensions.table import rows
 from asyncrl.import_path import FORMS
@@ -12,7 +11,7 @@ from asyncrl.import_path import FORMS
 
 def weight_transfers() -> tuple[str, ...]:
     """Return the names that `engine.weight_transfer` may have: the core's, then those of the extensions."""
-    return *WEIGHT_TRANSFERS, *(row.name for row in rows("weight_carriers"))
+    return "shared_file", *(row.name for row in rows("weight_carriers"))
 
 
 def listed(names: tuple[str, ...]) -> str:

@@ -44,12 +44,18 @@ SEAMS = frozenset(
         "lease_hooks",
         "ledger_hooks",
         "buffer_routes",
+        "ledger_followers",
+        "buffer_places",
+        "service_roles",
+        "cluster_kinds",
+        "machine_checks",
         "token_extras",
         "past_versions",
         "engine_hooks",
         "engine_processes",
         "weight_conversions",
         "weight_carriers",
+        "weight_forms",
         "engine_additions",
         "environments",
         "sandboxes",
@@ -72,7 +78,8 @@ class Row:
     path: str
     """The import path of what is loaded."""
     name: str = ""
-    """Its name there, the extension's where it has none of its own; the section's (settings)."""
+    """Its name there, the extension's where it has none of its own; the section's (settings), the kind's (weight
+    forms)."""
     place: int = 50
     prepare: str = ""
     """The import path of what is called before any rank loads a model (trainer callbacks)."""
@@ -90,6 +97,8 @@ class Row:
     """What its bytes go over where others on the network could read them (weight carriers)."""
     kind: str = ""
     """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
+    help: str = ""
+    """What help says that it is (service roles, cluster kinds)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

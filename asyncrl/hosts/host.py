@@ -44,6 +44,11 @@ class Host(Protocol):
         """The host under which other machines reach what is started here."""
         ...
 
+    @property
+    def num_machines(self) -> int:
+        """On how many machines a process that is started here has its parts."""
+        ...
+
     def free_port(self) -> int:
         """Return a port that nothing here listens on now. Raises `AsyncRLError`."""
         ...

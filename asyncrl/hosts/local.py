@@ -24,6 +24,8 @@ class LocalHost:
     reach it.
     """
 
+    num_machines = 1
+
     def __init__(self, bind_options: Sequence[str] = (), address: str = "") -> None:
         self.bind_options, self.address = bind_options, address
         self._descendants: dict[int, list[psutil.Process]] = {}

@@ -16,20 +16,21 @@ import contextlib
 import json
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from asyncrl.buffer.replica import FOLDER, LEDGER, seed, settle
 from asyncrl.config import Config
 from asyncrl.console import say
 from asyncrl.credentials import authorization
 from asyncrl.errors import AsyncRLError, ConfigError, DeadlineError, StopError
 from asyncrl.gpus import found_gpus
 from asyncrl.http_clients import open_url
+from asyncrl.launch.checks.places import check_places
+from asyncrl.launch.cluster import Cluster, ClusterMonitor, FurtherMachines
 from asyncrl.launch.evaluation.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.machines.placement import Placement, placed, plan
-from asyncrl.launch.machines.spread import ClusterOptions, check_one_machine, on_nodes
 from asyncrl.launch.models.supervised import start_model
 from asyncrl.launch.models.weights_folder import check_room
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
@@ -42,8 +43,8 @@ from asyncrl.launch.reports.phases import TrainingPhases
 from asyncrl.launch.reports.quarantine import QuarantineReport
 from asyncrl.launch.reports.samples import FirstSamples, trained_samples
 from asyncrl.launch.reports.sinks import SinkProcesses
+from asyncrl.launch.roles.buffer_place import buffer_place, settle_ledger
 from asyncrl.launch.roles.faulty_engines import FaultyEngines
-from asyncrl.launch.roles.full_trainer import FullTrainer
 from asyncrl.launch.roles.roles import PolicyRoles, Roles
 from asyncrl.launch.run_monitors import MonitorContext, run_monitors
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
@@ -58,9 +59,6 @@ from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tasks.data_rows import has_rows, rows_of
 from asyncrl.tasks.plans import Plan, plan_tasks
 from asyncrl.weights.folders import claim_weights, remove_deserted, remove_weights, weights_folder
-
-if TYPE_CHECKING:
-    from asyncrl.launch.machines.cluster import Cluster
 
 TICK_S = 0.25
 DESCRIBE_EVERY_S = 5.0
@@ -83,17 +81,12 @@ class TrainRun:
         config: Config,
         folder: RunFolder,
         resume: bool = False,
-        on: ClusterOptions | None = None,
+        on: FurtherMachines | None = None,
     ) -> None:
         """on: the further machines of the run; None for this one alone."""
         if on is None:
-            check_one_machine(config)
-        self.cluster: Cluster | None = None
-        if on is not None:
-            # Imported here: a run on one machine serves nothing from the launcher.
-            from asyncrl.launch.machines.cluster import Cluster
-
-            self.cluster = Cluster(on, config, folder.path)
+            check_places(config, alone=True)
+        self.cluster: Cluster | None = None if on is None else on.cluster(config, folder.path)
         self.placement = plan(config, found_gpus()) if on is None else Placement()
         self.config = placed(config, self.placement)
         self.folder = folder
@@ -128,8 +121,7 @@ class TrainRun:
             if self.cluster is not None:
                 self._gather(self.cluster, model)
             for folder, config in self._buffers():
-                if config.buffer.machine == "node" and (folder / LEDGER).exists():
-                    seed(folder / LEDGER, folder / FOLDER)
+                buffer_place(config, folder).prepare()
             try:
                 result = self._run(tasks, model)
             except BaseException:
@@ -165,14 +157,12 @@ class TrainRun:
     def _settle(self) -> None:
         """Have in the run's folders what buffers on nodes have acknowledged."""
         for folder, _ in self._buffers():
-            settle(folder / FOLDER, folder / LEDGER)
+            settle_ledger(folder)
 
     def _gather(self, cluster: Cluster, model: str) -> None:
         """Wait for the nodes of the run."""
-        how = "" if cluster.options.comes_by_itself else f"; on each run: {cluster.join_command}"
-        print_status(f"waiting for {cluster.options.nodes} nodes{how}")
-        own = {name: one for name, one in self.models.items() if on_nodes(self.config, name)}
-        cluster.gather(model, own)
+        print_status(f"waiting for {cluster.awaited}")
+        cluster.gather(model, self.models)
         self.placement = cluster.placement
         print_status(f"placement: {self.placement}")
 
@@ -364,15 +354,15 @@ class TrainRun:
         troubles = EngineTroubles(
             self.roles.credentials.bearer("rollout"), EngineTroubleReport(self.roles.name_of_engine)
         )
-        full_trainers = self._full_trainers()
+        cluster_monitors = self._cluster_monitors()
         monitors = run_monitors(MonitorContext(self.roles, client, self.folder.path, print_status))
         while not done:
             done = self.roles.supervisor.done(self.roles.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
                 self._follow_roles(activity, quarantines)
-                for full_trainer in full_trainers:
-                    if line := full_trainer.tick():
+                for cluster_monitor in cluster_monitors:
+                    if line := cluster_monitor.tick():
                         print_status(line)
                 await troubles.tick([worker.url for worker in self.roles.workers])
                 await activity.record(stats, troubles.listed)
@@ -429,12 +419,12 @@ class TrainRun:
             print_status(sample)
         return bool(samples)
 
-    def _full_trainers(self) -> list[FullTrainer]:
-        """Return what brings trainers over several machines back to all of them."""
+    def _cluster_monitors(self) -> Sequence[ClusterMonitor]:
+        """Return what looks after the machines of the run."""
         if self.cluster is None:
-            return []
-        over_machines = [r for r in (self.roles, *self.roles.policies.values()) if r.config.train.nodes > 1]
-        return [FullTrainer(self.cluster, roles, self.roles.supervisor) for roles in over_machines]
+            return ()
+        policies = (self.roles, *self.roles.policies.values())
+        return self.cluster.monitors(policies, self.roles.supervisor)
 
     def _activity_log(self) -> ActivityLog:
         roles = self.roles

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.rendered import Request
+from asyncrl.launch.cluster import Request
 from asyncrl.launch.models.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture
 from asyncrl.plan.model_size import model_size
@@ -62,13 +62,13 @@ def job_needs(config: Config, gpus: int) -> JobNeeds:
     )
 
 
-def job_request(config: Config, name: str, nodes: int, gpus: int = 0, image: str = "") -> Request:
+def job_request(config: Config, name: str, nodes: int, gpus: int = 0) -> Request:
     """Return what a run asks of a cluster; without sizes where the model's shape is not known."""
     try:
         needs = job_needs(config, gpus)
     except ConfigError:
-        return Request(name, nodes, gpus, image)
-    return Request(name, nodes, gpus, image, needs.memory_gib, needs.storage_gib)
+        return Request(name, nodes, gpus)
+    return Request(name, nodes, gpus, memory_gib=needs.memory_gib, storage_gib=needs.storage_gib)
 
 
 def _parameters(config: Config) -> int:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import xxhash
 
+from asyncrl.extensions.table import rows
+
 CHUNK_BYTES = 4 * 2**20
 DIGEST_BYTES = 16
 PART_BYTES = 64 * 2**20
 """Of a weight file, what one thread checks at once."""
 THREADS = min(16, len(os.sched_getaffinity(0)))
-WHOLE, DELTA = "whole", "delta"
-"""What of a version is brought to engines: its file, or what makes it from the version before."""
-SHORT_KINDS = (DELTA,)
-"""The kinds that are shorter than the file, and of no use without other weights."""
+WHOLE = "whole"
+"""What of a version is brought to engines: its file. Others are `short_kinds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ class Chunks:
         """True if `content` is that of the chunk."""
         own = self.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
         return xxhash.xxh3_128_digest(content) == own
+
+
+def short_kinds() -> tuple[str, ...]:
+    """Return the kinds that are shorter than a version's file, and of no use without other weights."""
+    return tuple(row.name for row in rows("weight_forms"))
 
 
 def file_checksum(path: str | Path) -> str:

@@ -66,7 +66,7 @@ class WeightFile:
     epoch: int = 0
     """Counts the starts of the trainer: after a crash it may publish a version again. 0 for weights of no run."""
     forms: Mapping[str, ShortForm] = field(default_factory=dict, hash=False)
-    """Its short forms that were written, by their kinds (`chunks.SHORT_KINDS`)."""
+    """Its short forms that were written, by their kinds (`chunks.short_kinds`)."""
 
     def to_json(self) -> dict[str, Any]:
         found = asdict(self)

@@ -15,6 +15,7 @@ from typing import IO
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.scratch import NAME, SHARED_MEMORY, clear_shared_memory, deserted_folders
 from asyncrl.tensorfile import tensors_in
 
@@ -46,7 +47,8 @@ def _parent(config: Config) -> Path:
 
 def has_own_copies(config: Config) -> bool:
     """Return whether engines keep copies of their own, instead of reading what the trainer has written."""
-    return config.engine.weight_delta or config.engine.weight_transfer != "shared_file"
+    forms = any(row.wanted(config) for row in rows("weight_forms"))
+    return forms or config.engine.weight_transfer != "shared_file"
 
 
 def published_bytes(model: Path, dtype: str) -> int:

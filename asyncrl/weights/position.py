@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncrl.errors import ConflictError, InputError
 from asyncrl.jsonfile import write_json
-from asyncrl.weights.chunks import SHORT_KINDS
+from asyncrl.weights.chunks import short_kinds
 from asyncrl.weights.files import ShortForm, WeightFile
 
 COMMITTED = "committed.json"
@@ -21,7 +21,7 @@ COMMITTED = "committed.json"
 
 def weight_file_from_json(body: dict[str, Any]) -> WeightFile:
     """Read a `WeightFile` back. Raises KeyError, TypeError, ValueError."""
-    forms = {kind: body[kind] for kind in SHORT_KINDS if body.get(kind)}
+    forms = {kind: body[kind] for kind in short_kinds() if body.get(kind)}
     return WeightFile(
         version=int(body["version"]),
         path=str(body["path"]),

@@ -13,13 +13,14 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.weights.chunks import SHORT_KINDS, WHOLE
+from asyncrl.weights.chunks import WHOLE, short_kinds
 from asyncrl.weights.files import WeightFile, verify_weights, weights_path
+from asyncrl.weights.vllm_plugin import MACHINE, WEIGHTS_DIR
 
 PREFIX = "staged-"
 MAKING = "making"
@@ -168,12 +169,12 @@ class Staging:
 
     def drop(self, file: WeightFile) -> None:
         """Remove the copy of `file`, and of its short forms."""
-        for kind in (WHOLE, *SHORT_KINDS):
+        for kind in (WHOLE, *short_kinds()):
             self.complete_path(file, kind).unlink(missing_ok=True)
 
     def drop_short(self, file: WeightFile) -> None:
         """Remove the short forms of `file`, since the whole one has come or is about to: else one would be applied."""
-        for kind in SHORT_KINDS:
+        for kind in short_kinds():
             self.complete_path(file, kind).unlink(missing_ok=True)
 
     def keep_only(self, file: WeightFile) -> None:
@@ -196,6 +197,14 @@ class Staging:
     def _remove_orphans(self) -> None:
         for folder in self._orphans():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def copies_of_machine(env: Mapping[str, str] = os.environ) -> Staging | None:
+    """Return where a worker's machine has its copies; None on the server's machine, whose files workers read."""
+    if not int(env.get(MACHINE) or 0):
+        return None
+    # All workers of a machine are children of one process.
+    return Staging(env.get(WEIGHTS_DIR, ""), os.getppid())
 
 
 def _is_complete(path: Path, file: WeightFile, kind: str) -> bool:

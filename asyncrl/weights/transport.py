@@ -1,6 +1,7 @@
 """How files come to the engines, as the publisher sees it. The plain way is a folder that both sides see.
 
-What is optional is in `asyncrl.weights.transports`: carriers that bring the bytes, and short forms of a version.
+What is optional are extensions: carriers that bring the bytes (`weight_carriers`), and transports that add short forms
+of a version to another one's (`weight_forms`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from asyncrl.weights.files import read_weights
-from asyncrl.weights.machine_copies import copies_of_machine
+from asyncrl.weights.staging import copies_of_machine
 from asyncrl.weights.vllm_conversions import converted
 from asyncrl.weights.vllm_cpu import weights_changed
 from asyncrl.weights.vllm_direct_writes import LostWrites, keep_sinks

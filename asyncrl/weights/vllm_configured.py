@@ -18,7 +18,7 @@ from asyncrl.extensions.table import Row, merged
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.vllm_addresses import Addresses
 from asyncrl.weights.vllm_hooks import EngineHook
-from asyncrl.weights.vllm_plugin import MACHINES, WEIGHTS_DIR
+from asyncrl.weights.vllm_plugin import WEIGHTS_DIR
 from asyncrl.weights.vllm_served import Served
 from asyncrl.weights.vllm_swap import Loader, Swap
 
@@ -30,15 +30,6 @@ LORA, POLICIES = "ASYNCRL_LORA", "ASYNCRL_POLICIES"
 
 
 CORE = (
-    Row(path="asyncrl.weights.transports.delta.engine:Deltas", place=10),
-    Row(path="asyncrl.weights.transports.collective.engine:CollectiveWeights", place=11),
-    Row(path="asyncrl.weights.transports.http.engine:HttpWeights", place=12),
-    Row(
-        path="asyncrl.weights.vllm_machines:OtherMachines",
-        asked=(MACHINES,),
-        unless={MACHINES: "1"},
-        place=20,
-    ),
     Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
     Row(path="asyncrl.weights.vllm_images:Images", place=80),
 )

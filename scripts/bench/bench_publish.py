@@ -29,6 +29,7 @@ from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import Config, parse_config
 from asyncrl.credentials import own_credentials, share_one_token
+from asyncrl.extensions.http_weights.carrier import HttpCarrier
 from asyncrl.services.trainer.publisher import SyncFilePublisher
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callbacks import Recording
@@ -39,7 +40,6 @@ from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.types import NOT_SAMPLED, Group, Lease, Status, Task, Trajectory, Turn
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.publish import FilePublisher, PublishReport
-from asyncrl.weights.transports.http.carrier import HttpCarrier
 
 VOCABULARY, CONTEXT = 512, 16
 NUM_ENGINES = 2

@@ -23,12 +23,12 @@ from slow_link import SourceBehindLink
 from weight_engines import LoadingEngine
 
 from asyncrl.credentials import own_credentials, share_one_token
+from asyncrl.extensions.http_weights.carrier import HttpCarrier
+from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transports.delta.transport import WithDeltas
-from asyncrl.weights.transports.http.carrier import HttpCarrier
 
 CHANGED = 0.015
 """What a step at a learning rate of 1e-6 changes in bfloat16 (docs/benchmarks.md)."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from asyncrl.credentials import Credentials
-from asyncrl.services.trainer.weight_source import HttpWeightSource
+from asyncrl.extensions.http_weights.source import HttpWeightSource
 from asyncrl.weights.files import WeightFile
 
 PIECE_BYTES = 16 * 1024

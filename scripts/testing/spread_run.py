@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.config import Config
-from asyncrl.launch.machines.spread import ClusterOptions
+from asyncrl.extensions.machines.spread import ClusterOptions
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 

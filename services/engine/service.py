@@ -123,7 +123,7 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--max-model-len", str(options.max_model_len), "--max-num-seqs", str(options.max_num_seqs)),
         *rank_arguments(options),
         *("--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})),
-        *("--worker-extension-cls", "asyncrl.weights.vllm_receiver.WeightReceiver"),
+        *("--worker-extension-cls", "asyncrl.weights.vllm_workers.WorkerCalls"),
         *("--middleware", "asyncrl.weights.vllm_routes.Routes"),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *machine_arguments(options.machine),

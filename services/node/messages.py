@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.table import rows
 from asyncrl.http_checks import wrong_fields
 
 MAX_LOG_BYTES = 2**20
@@ -37,7 +38,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _PARTS = {"--nodes": _NUMBER, "--node-rank": _NUMBER, "--main-address": _HOST, "--main-port": _NUMBER}
 """Options of a process that has parts on several machines."""
 _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
-    "buffer": {"--replica": _URL},
+    "buffer": {f"--{row.name}": _URL for row in rows("ledger_followers")},
     "engine": _PARTS,
     "env": {},
     "rollout": {

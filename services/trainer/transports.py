@@ -68,11 +68,10 @@ def open_transport(config: Config, engine: TrainEngine, credentials: Credentials
         from asyncrl.weights.carrier import Carried
 
         transport = Carried(carrier)
-    if not config.engine.weight_delta:
-        return transport
-    from asyncrl.weights.transports.delta.transport import WithDeltas
-
-    return WithDeltas(transport)
+    for row in rows("weight_forms"):
+        if row.wanted(config):
+            transport = row.load()(transport)
+    return transport
 
 
 def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) -> Carrier | None:
@@ -80,25 +79,18 @@ def open_carrier(config: Config, engine: TrainEngine, credentials: Credentials) 
 
     Raises `ConfigError`.
     """
-    match config.engine.weight_transfer:
-        case "collective":
-            from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
-
-            return CollectiveCarrier(torch.device(engine.device))
-        case "http":
-            from asyncrl.services.trainer.weight_source import HttpWeightSource
-            from asyncrl.weights.transports.http.carrier import HttpCarrier
-
-            return HttpCarrier(HttpWeightSource(credentials))
-        case "shared_file":
-            return None
-        case own:
-            paths = {row.name: row.path for row in rows("weight_carriers")}
-            return own_carrier(paths.get(own, own), config, torch.device(engine.device))
+    name, device = config.engine.weight_transfer, torch.device(engine.device)
+    if name == "shared_file":
+        return None
+    for row in rows("weight_carriers"):
+        if row.name == name:
+            carrier: Carrier = row.load()(config, device, credentials)
+            return carrier
+    return own_carrier(name, config, device)
 
 
 def own_carrier(path: str, config: Config, device: torch.device) -> Carrier:
-    """Return a carrier of an extension or of the user's own, made with the run's configuration and the device of the
+    """Return a carrier of the user's own, made with the run's configuration and the device of the
     trainer's first rank.
 
     Raises `ConfigError` where the import path names none.

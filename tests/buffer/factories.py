@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
-from asyncrl.buffer.replica import Place, Replica
+from asyncrl.extensions.replica.replica import Place, Replica
 from asyncrl.types import FailureClass, Group, Lease, Status, Task, Trajectory, Turn
 
 

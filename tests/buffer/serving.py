@@ -46,7 +46,7 @@ class ProcessService:
         ready.unlink(missing_ok=True)
         script = (
             "import json, sys; from pathlib import Path; from asyncrl.services.buffer.service import *; "
-            "from asyncrl.services.replica.client import follower_of; path, settings, served, where = sys.argv[1:5]; "
+            "from asyncrl.extensions.replica.client import follower_of; path, settings, served, where = sys.argv[1:5]; "
             "follower = follower_of(where, Path(path), own_credentials().bearer('buffer')) if where else None; "
             "serve_buffer(path, LedgerSettings(**json.loads(settings)), follower=follower, **json.loads(served))"
         )

@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncrl.buffer import bodies, replica
+from asyncrl.buffer import bodies
 from asyncrl.buffer.ledger import Ledger, LedgerSettings, body_folder
-from asyncrl.buffer.replica import FolderPlace, Replica, restore
 from asyncrl.buffer.schema import COUNTED
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError, StaleError
+from asyncrl.extensions.replica import replica
+from asyncrl.extensions.replica.replica import FolderPlace, Replica, restore
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from asyncrl.errors import InfrastructureError, InputError, UnavailableError
-from asyncrl.weights.chunks import DELTA
+from asyncrl.extensions.weight_deltas.files import DELTA
+from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.weights.files import read_weights, verify_weights, write_weights
 from asyncrl.weights.position import read_committed, weight_file_from_json
 from asyncrl.weights.publish import FilePublisher
 from asyncrl.weights.transport import Transport
-from asyncrl.weights.transports.delta.transport import WithDeltas
 
 
 class Engine:

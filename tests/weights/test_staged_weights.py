@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from asyncrl.errors import InputError
-from asyncrl.weights.chunks import DELTA
+from asyncrl.extensions.weight_deltas.files import DELTA, write_delta
 from asyncrl.weights.files import read_weights, write_weights
-from asyncrl.weights.transports.delta.files import write_delta
 from asyncrl.weights.vllm_configured import hooks_of
 from asyncrl.weights.vllm_served import Served
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asyncrl.extensions.commitments.commitment import CHUNK_TOKENS, COMMITMENTS, encode, num_values
 from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
-from asyncrl.weights.vllm_receiver import add_call
+from asyncrl.weights.vllm_workers import add_call
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput

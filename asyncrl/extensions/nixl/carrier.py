@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from asyncrl.config import Config
+    from asyncrl.credentials import Credentials
 
 STALL_S = 30.0
 
@@ -81,7 +82,7 @@ class NixlCarrier:
         """Nothing is kept from one version to the next."""
 
 
-def nixl_carrier(config: Config, device: torch.device) -> NixlCarrier:
+def nixl_carrier(config: Config, device: torch.device, credentials: Credentials) -> NixlCarrier:
     """Return what brings files where `engine.weight_transfer` is "nixl". Raises `ConfigError` without the library."""
     check_nixl()
     return NixlCarrier()

@@ -22,7 +22,7 @@ class ReadOrder:
     """What the trainer tells an engine to read."""
 
     kind: str
-    """`chunks.WHOLE` or `chunks.DELTA`."""
+    """`chunks.WHOLE`, or one of `chunks.short_kinds`."""
     lent: LentMemory
     limit_s: float
     """For all of it."""

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from asyncrl.buffer.replica import LEDGER
+from asyncrl.buffer.store import LEDGER
 from asyncrl.errors import InputError
 from asyncrl.extensions.curriculum.lease_hook import predictions
 from asyncrl.extensions.study.study_file import Study, StudyRun

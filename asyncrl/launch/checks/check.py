@@ -33,8 +33,8 @@ from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
 from asyncrl.images import has_images
 from asyncrl.import_path import top_level_names
+from asyncrl.launch.checks.places import check_places
 from asyncrl.launch.machines.placement import plan
-from asyncrl.launch.machines.spread import check_machines, check_one_machine
 from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
 from asyncrl.rewards import load_reward
@@ -115,11 +115,9 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     value and what is allowed.
     """
     check_recipe(config)
+    check_places(config, alone)
     if alone:
-        check_one_machine(config)
         plan(config, found_gpus())
-    else:
-        check_machines(config)
     tools = check_tasks(config)
     check_extensions(config, alone)
     described = check_model("model.path", config.model.path, config)

@@ -11,10 +11,10 @@ from asyncrl.config import Config
 from asyncrl.endpoint import stop_file, write_addresses
 from asyncrl.gpus import found_gpus
 from asyncrl.launch.machines.placement import Placement, env_names, plan, prefixed
-from asyncrl.launch.machines.spread_host import SpreadHost
 from asyncrl.launch.processes.health_probes import EngineProbe, HeartbeatProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, Placed, ProcessGroup, generation_nice
 from asyncrl.launch.processes.supervise import Supervisor
+from asyncrl.launch.roles.buffer_place import buffer_place
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
 from asyncrl.services.buffer.client import BufferClientSync
@@ -63,8 +63,7 @@ class PolicyRoles:
         """Those of the engines, and of the environments of a run, that were started while it went on."""
         self.retired: list[str] = []
         """Addresses at which such processes take nothing new, latest last."""
-        self.replica: ManagedProcess | None = None
-        """Has what the buffer acknowledges, where that is on a node."""
+        self.buffer_place = buffer_place(config, folder)
         self.buffer: ManagedProcess
         self.trainer: ManagedProcess
         self.supervisor: Supervisor
@@ -77,18 +76,10 @@ class PolicyRoles:
         """
         check_model(self.folder, self.model)
         remember_model(self.folder, self.model)
-        second = []
-        if self.config.buffer.machine == "node":
-            self.replica = self.process_group.start(
-                f"{self.prefix}replica", ["serve", "replica", *self._folder()]
-            )
-            second = [
-                "--replica",
-                self.process_group.wait_ready(self.replica, self.config.run.start_timeout_s),
-            ]
+        further = self.buffer_place.start(self.process_group, self.prefix, self.config.run.start_timeout_s)
         self.buffer = self.process_group.start(
             f"{self.prefix}buffer",
-            ["serve", "buffer", *self._folder(), "--model", self.model, *second],
+            ["serve", "buffer", *self._folder(), "--model", self.model, *further],
             self.placement.service_env(),
         )
         self.engines = self._start_engines()
@@ -141,8 +132,8 @@ class PolicyRoles:
 
     def watch(self) -> None:
         """Have them supervised."""
-        if self.replica is not None:
-            self._supervise(self.replica)
+        if self.buffer_place.front is not None:
+            self._supervise(self.buffer_place.front)
         self._supervise(self.buffer)
         for process in self.engines:
             self._supervise(process, "engine")
@@ -188,7 +179,7 @@ class PolicyRoles:
 
     def buffer_address(self, caller: str = "") -> str:
         """Return the address under which `caller` reaches the buffer, wherever it moves; "": the launcher."""
-        found = self.replica or self.buffer
+        found = self.buffer_place.front or self.buffer
         return self.route(caller, found) if caller else found.url
 
     def engine_addresses(self, caller: str = "") -> list[str]:
@@ -319,8 +310,7 @@ class PolicyRoles:
     @property
     def _trainer_ranks(self) -> int:
         """How many ranks the trainer has: fewer than it should while one of its machines is lost."""
-        host, train = self.trainer.host, self.config.train
-        return train.ranks_each * (len(host.hosts) if isinstance(host, SpreadHost) else train.nodes)
+        return self.config.train.ranks_each * self.trainer.host.num_machines
 
     def _steps_done(self) -> int:
         return max((record["step"] for record in read_metrics(self.folder)), default=0)

@@ -15,7 +15,7 @@ from asyncrl.train.loop.voids import void_metrics
 from asyncrl.train.step.step import StepReport
 from asyncrl.train.step.step_batch import StepBatch
 from asyncrl.types import Trajectory
-from asyncrl.weights.chunks import SHORT_KINDS
+from asyncrl.weights.chunks import short_kinds
 from asyncrl.weights.publish import PublishReport
 
 MOST_COMPONENTS = 64
@@ -126,7 +126,7 @@ def publish_metrics(published: PublishReport) -> dict[str, float]:
     return {
         "time/pause_s": max(published.pause_s, default=0.0),
         "weights/bytes": published.num_bytes,
-        **{f"weights/{kind}_bytes": published.short_bytes.get(kind, 0) for kind in SHORT_KINDS},
+        **{f"weights/{kind}_bytes": published.short_bytes.get(kind, 0) for kind in short_kinds()},
         "weights/publish_s": published.total_s,
     }
 

@@ -1,5 +1,5 @@
-"""What the tests of other ways of weights have, too."""
+"""What the tests of all ways of weights have."""
 
-from tests.weights.transports.conftest import started
+from tests.loading_engines import started
 
 __all__ = ["started"]

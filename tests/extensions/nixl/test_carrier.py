@@ -19,15 +19,16 @@ from asyncrl.extensions.nixl import agent as nixl_agent
 from asyncrl.extensions.nixl.agent import Agent, LentMemory, check_nixl, lent_memory_from_json
 from asyncrl.extensions.nixl.carrier import NixlCarrier
 from asyncrl.extensions.nixl.reads import read_order_from_json
+from asyncrl.extensions.weight_deltas.files import DELTA
+from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.launch.checks.check import check_extensions
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.trainer.transports import open_carrier
 from asyncrl.weights import publish
 from asyncrl.weights.carrier import Carried
-from asyncrl.weights.chunks import DELTA, WHOLE
+from asyncrl.weights.chunks import WHOLE
 from asyncrl.weights.files import ShortForm, WeightFile, verify_weights, write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transports.delta.transport import WithDeltas
 from tests.credentials import RUN
 from tests.packages import ImportedWhenUsed
 

@@ -14,6 +14,9 @@ import pytest
 import torch
 
 from asyncrl.errors import InfrastructureError
+from asyncrl.extensions.collective_weights.carrier import CollectiveCarrier
+from asyncrl.extensions.http_weights.carrier import HttpCarrier
+from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.generation import GenerateRequest
 from asyncrl.launch.checks.check import check_carrier
 from asyncrl.services.engine.client import EngineClient
@@ -22,9 +25,6 @@ from asyncrl.train.models.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
-from asyncrl.weights.transports.delta.transport import WithDeltas
-from asyncrl.weights.transports.http.carrier import HttpCarrier
 from scripts.bench.slow_link import SourceBehindLink
 from tests.credentials import RUN
 from tests.docs.blocks import blocks

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from asyncrl.config import parse_config
+from asyncrl.extensions.collective_weights.carrier import CollectiveCarrier
+from asyncrl.extensions.http_weights.carrier import HttpCarrier
+from asyncrl.extensions.machines.spread_host import SpreadHost
 from asyncrl.hosts.local import LocalHost
-from asyncrl.launch.machines.spread_host import SpreadHost
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.train.models.checkpoint_form import checkpoint_form
 from asyncrl.weights.carrier import Carried
 from asyncrl.weights.folders import remove_weights
 from asyncrl.weights.publish import FilePublisher
-from asyncrl.weights.transports.collective.carrier import CollectiveCarrier
-from asyncrl.weights.transports.http.carrier import HttpCarrier
 from scripts.bench.slow_link import SourceBehindLink
 from tests.credentials import RUN
 from tests.engines import END_S, ENGINE

@@ -7,7 +7,7 @@ import pytest
 from asyncrl.config import load_config, parse_config
 from asyncrl.credentials import read_credentials
 from asyncrl.errors import ConfigError
-from asyncrl.launch.machines.spread import check_machines
+from asyncrl.extensions.machines.spread import check_machines
 from asyncrl.launch.train import TrainRun
 from asyncrl.run.folder import RunFolder
 from asyncrl.services.engine.machines import MachineShare

@@ -1,0 +1,1 @@
+"""New weights come over HTTP: from the trainer, from engine to engine, and to an engine's other machines."""

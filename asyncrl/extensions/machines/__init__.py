@@ -1,0 +1,1 @@
+"""A run over several machines: nodes started by hand, or by Slurm, Ray or Kubernetes."""

@@ -1,0 +1,21 @@
+"""What the second copy of the ledger rules out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asyncrl.conflicts.protocol import Conflicts, Recipe
+from asyncrl.extensions.replica.settings import ReplicaConfig
+
+
+def section_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield a replica of its own beside that of a buffer on a node."""
+    replica = recipe.section(ReplicaConfig).replica
+    if recipe.buffer.machine == "node" and replica:
+        yield (
+            "buffer.replica must be left out for buffer.machine='node', whose replica the head has, got "
+            f"{replica!r}"
+        )
+
+
+CONFLICTS = Conflicts(sections=section_problems)

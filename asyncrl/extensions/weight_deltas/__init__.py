@@ -1,0 +1,1 @@
+"""Engines that have loaded the version before get what has changed since, instead of the whole file."""
