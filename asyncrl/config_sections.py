@@ -367,8 +367,9 @@ class RolloutConfig(Section):
     groups_in_flight: Seldom[int] = Field(0, ge=0)
     """Groups that one worker plays at once; 0 takes its share of what the staleness limit admits."""
     episode_timeout_s: float = Field(EPISODE_S, gt=0)
-    """Seconds that an episode may take before it counts as timed out, and thus each of its turns. Left out, as many as
-    `engine.max_model_len` tokens take at 20 a second, 600 at least."""
+    """Seconds that an episode may take before it counts as timed out, without those in which its turns are sampled; and
+    seconds in which an engine that is asked for turns may answer none. Left out, as many as `engine.max_model_len`
+    tokens take at 20 a second, 600 at least."""
     lease_s: Seldom[float] = Field(120.0, gt=0)
     """Seconds of silence after which a worker's groups go to others and its sessions are closed. Workers renew their
     leases every third of it."""
@@ -389,8 +390,8 @@ class BufferConfig(Section):
     others are played in their place, at most four batches' worth in a step. Left out, that is done where the objective
     allows it; a critic, a teacher, a KL penalty and the like learn from every group."""
     wait_timeout_s: Seldom[float] = Field(EPISODE_S, gt=0)
-    """Seconds that the trainer waits for a batch before it ends the run, from when there are tasks. Left out, twice
-    `rollout.episode_timeout_s` where that is above 600, else 600."""
+    """Seconds in which no group of a batch becomes ready, from when there are tasks, after which the trainer ends the
+    run. Left out, twice `rollout.episode_timeout_s` where that is above 600, else 600."""
     over_provision: Seldom[int | Literal["auto"] | None] = None
     """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
     "auto" follows whether the trainer waits for groups, or groups for the trainer."""

@@ -39,6 +39,7 @@ LAYERS = [
         "scratch",
         "signals",
         "cache",
+        "patience",
         "image_processor",
         "tensorfile",
         "textfile",

@@ -202,7 +202,7 @@ class ChatPlayer:
             order=request.order,
             extras={**self.settings.asked, **builder.asked()},
         )
-        with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent):
+        with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent), request.sampling():
             generated = await (request.generator or self.generator).generate(asked)
             builder.add_turn(generated)
         builder.engine_s += time.monotonic() - start

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,9 +74,13 @@ class EpisodeRequest:
     notes: tuple[Note, ...] = ()
     """What is noted on each trajectory at the episode's end."""
     timeout_s: float = 3600.0
-    """Seconds the episode may take once its session is open; the caller cancels it then."""
+    """Seconds the episode may take once its session is open, without those in which its turns are sampled; the caller
+    cancels it then."""
     on_open: Callable[[], None] = _ignore
     """Called once the session is open: waiting for it does not count as time of the episode."""
+    sampling: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Open while a turn is sampled, which does not count either: engines have a limit of their own, and are slow where
+    many episodes share them."""
 
 
 class EpisodePlayer(Protocol):
@@ -101,10 +105,12 @@ async def play_with_retries(player: EpisodePlayer, request: EpisodeRequest) -> t
         try:
             # The limit starts with the session: waiting for one has a deadline of its own.
             async with asyncio.timeout(None) as clock:
+                time = _Time(clock, request.timeout_s)
                 own = replace(
                     request,
                     id=attempt_id(request.id, attempt),
-                    on_open=partial(_start_clock, clock, request.timeout_s),
+                    on_open=time.start,
+                    sampling=time.stopped,
                 )
                 with span("episode", index=request.index, attempt=attempt):
                     played = await player.play(own)
@@ -130,5 +136,36 @@ def failed_episode(task: Task, index: int, failure: FailureClass, error: str) ->
     return TrajectoryBuilder(task, index).finish(Status.FAILED, failure, error)
 
 
-def _start_clock(clock: asyncio.Timeout, timeout_s: float) -> None:
-    clock.reschedule(asyncio.get_running_loop().time() + timeout_s)
+class _Time:
+    """The time of an episode: it begins with the session, and stands still while any turn is sampled."""
+
+    def __init__(self, clock: asyncio.Timeout, limit_s: float) -> None:
+        self._clock, self._left_s = clock, limit_s
+        self._sampled = 0
+        """Turns that are being sampled; agents of one episode may have theirs at once."""
+        self._runs = False
+
+    def start(self) -> None:
+        self._runs = True
+        self._set()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        if self._sampled == 0 and (end := self._clock.when()) is not None:
+            self._left_s = end - asyncio.get_running_loop().time()
+        self._sampled += 1
+        self._set()
+        try:
+            yield
+        finally:
+            self._sampled -= 1
+            self._set()
+
+    def _set(self) -> None:
+        # Once it has ended the episode, there is nothing to be set.
+        if not self._runs or self._clock.expired():
+            return
+        if self._sampled:
+            self._clock.reschedule(None)
+        elif self._clock.when() is None:
+            self._clock.reschedule(asyncio.get_running_loop().time() + self._left_s)

@@ -22,6 +22,7 @@ from asyncrl.data.token_extras.table import reported_extras, request_fields, req
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.generation import Generated, GenerateRequest
 from asyncrl.http_checks import LEAST_BYTES_PER_S
+from asyncrl.patience import Patience
 from asyncrl.services.engine.control import EngineControl, error_text
 from asyncrl.services.engine.messages import (
     GarbageError,
@@ -72,6 +73,7 @@ class EngineClient(EngineControl):
         vocab_size: int = 0,
     ) -> None:
         super().__init__(url, token, timeout_s)
+        self._patience = Patience(timeout_s)
         self.vocab_size = vocab_size
         self.max_attempts = max_attempts
         self._turns = RequestBatcher[_Pending](self._call, MAX_REQUESTS_PER_CALL, batch_delay_s)
@@ -95,7 +97,7 @@ class EngineClient(EngineControl):
     async def generate(self, request: GenerateRequest) -> Generated:
         """Sample one turn. See `Generator`.
 
-        When it is cancelled or takes longer than `timeout_s`, the engine stops working on it.
+        When it is cancelled, or the engine has answered nobody for `timeout_s`, the engine stops working on it.
         """
         pending = _Pending(request, asyncio.get_running_loop().create_future())
         if self.in_flight == 0:
@@ -103,14 +105,14 @@ class EngineClient(EngineControl):
         self.in_flight += 1
         try:
             self._turns.add(pending)
-            return await asyncio.wait_for(pending.answer, self.timeout_s)
+            return await self._patience.wait(pending.answer)
         except (TimeoutError, asyncio.CancelledError) as error:
             if pending.sent and self.http is not None:
                 self._aborts.add(request.id)
             if isinstance(error, asyncio.CancelledError):
                 raise
             message = f"engine {self.url}: no answer to {request.id} within {self.timeout_s:g} s"
-            raise InfrastructureError(message) from None
+            raise InfrastructureError(f"{message}, nor to any other request") from None
         finally:
             self.in_flight -= 1
             if self.in_flight == 0:
@@ -191,7 +193,9 @@ class EngineClient(EngineControl):
         if "error" in message:
             # What is refused, other engines would refuse, too.
             _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
-        elif not pending.answer.done():
+            return
+        self._patience.note()
+        if not pending.answer.done():
             pending.answer.set_result(decode_generated(message, self.url))
 
     async def _abort(self, ids: list[str]) -> None:

@@ -138,9 +138,24 @@ def test_an_evaluation_has_time_for_each_task_and_not_for_all_of_them_together(m
     assert worker.most == 4
     slow = Worker(play_s=30.0)
     with pytest.raises(
-        InfrastructureError, match=r"task '.*' was not played within 2 s, .*episode_timeout_s"
+        InfrastructureError,
+        match=r"task '.*' was not played within 2 s, nor was another; .*episode_timeout_s",
     ):
         slow.evaluate(eval_config(), 1)
+
+
+@pytest.mark.slow
+def test_a_task_has_time_as_long_as_others_are_played(monkeypatch):
+    monkeypatch.setattr("asyncrl.launch.evaluation.evaluate.task_timeout_s", lambda config: 2.0)
+
+    class Shared(Worker):
+        async def rollouts(self, request):
+            self.play_s = 5.0 if not self.calls else 0.5
+            return await super().rollouts(request)
+
+    worker = Shared(play_s=0.5)
+    # The first task takes 5 s, and three at a time of the others half a second each.
+    assert worker.evaluate(eval_config(), 36).tasks == 36
 
 
 def test_the_time_of_a_task_covers_every_attempt_at_it():

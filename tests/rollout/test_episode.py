@@ -211,18 +211,46 @@ def test_a_lease_may_allow_fewer_turns_than_the_run_and_not_more(renderer, max_t
     ] * 2
 
 
-def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(renderer, monkeypatch):
-    class Stuck(Scripted):
-        async def generate(self, request):
+class StuckEnvs(LocalEnvs):
+    """Sessions whose first step takes a minute."""
+
+    async def open(self, task, config):
+        session = await super().open(task, config)
+
+        async def step(*args):
             await asyncio.sleep(60)
 
+        session.step = step
+        return session
+
+
+def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(renderer, monkeypatch):
     monkeypatch.setattr("asyncrl.rollout.player.MAX_ATTEMPTS", {})
+    player = make_player(renderer, Scripted(renderer), StuckEnvs())
     lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
-    group = asyncio.run(
-        EpisodeGroupRunner(make_player(renderer, Stuck(renderer))).run_group(lease, "w", 0.05)
-    )
+    group = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 0.05))
     assert group.trajectories[0].failure is FailureClass.INFRASTRUCTURE
     assert "episode_timeout_s" in group.trajectories[0].error
+
+
+class Slow(Scripted):
+    """An engine that is shared by many."""
+
+    async def generate(self, request):
+        await asyncio.sleep(0.7)
+        return await super().generate(request)
+
+
+def test_the_time_that_engines_take_for_turns_is_none_of_the_episodes(renderer, monkeypatch):
+    monkeypatch.setattr("asyncrl.rollout.player.MAX_ATTEMPTS", {})
+    lease = Lease("g", Task("t", f"{HERE}:Endless", 0), 0, 1, 1, 1, 60.0)
+    player = make_player(renderer, Slow(renderer), max_turns=2)
+    trajectory = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 0.6)).trajectories[0]
+    assert (trajectory.failure, len(trajectory.turns)) == (None, 2)
+    # What is left of it goes on after a turn.
+    player = make_player(renderer, Slow(renderer), StuckEnvs(), max_turns=2)
+    trajectory = asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 0.6)).trajectories[0]
+    assert (trajectory.failure, trajectory.turns) == (FailureClass.INFRASTRUCTURE, ())
 
 
 def test_the_wait_for_a_session_is_no_time_of_the_episodes(renderer):

@@ -267,6 +267,34 @@ def test_the_time_to_wait_for_a_batch_begins_when_there_are_tasks(engine, schedu
         never.run()
 
 
+def test_a_batch_has_time_as_long_as_its_groups_become_ready(engine):
+    """Many slow episodes on one engine are no reason to end a run."""
+
+    class Slow(Scripted):
+        """Has a group more at every look, and the batch at the twelfth; a look takes as long as a batch may."""
+
+        looks = 0
+
+        def take(self, step, wait_s):
+            time.sleep(wait_s)
+            self.looks += 1
+            return super().take(step, wait_s) if self.looks >= 12 else None
+
+        def stats(self):
+            return super().stats() | {"ready": min(self.looks, self.most)}
+
+    script = Slow([groups_at(0), []])
+    script.most = 12
+    assert make_trainer(engine, script, wait_timeout_s=0.1).run() == 1
+    script = Slow([groups_at(0), []])
+    script.most = 5
+    with pytest.raises(
+        DeadlineError, match="and no group has become ready meanwhile; 5 of 16 groups are ready"
+    ):
+        make_trainer(engine, script, wait_timeout_s=0.1).run()
+    assert script.looks == 6
+
+
 def test_a_stale_batch_is_refused_before_anything_is_trained_or_published(engine):
     before = snapshot(engine)
     script = Scripted([[], [], groups_at(0)])

@@ -55,16 +55,17 @@ class SimulatedPlayer:
         versions: list[np.ndarray] = []
         for number, turn in enumerate(shape.turns):
             context += turn.observed_tokens
-            generated = await self.generator.generate(
-                GenerateRequest(
-                    id=f"{request.id}-{number}",
-                    token_ids=np.full(context, key, np.int32),
-                    max_tokens=turn.sampled_tokens,
-                    session=request.id,
-                    min_version=request.min_version,
-                    order=request.order,
+            with request.sampling():
+                generated = await self.generator.generate(
+                    GenerateRequest(
+                        id=f"{request.id}-{number}",
+                        token_ids=np.full(context, key, np.int32),
+                        max_tokens=turn.sampled_tokens,
+                        session=request.id,
+                        min_version=request.min_version,
+                        order=request.order,
+                    )
                 )
-            )
             turns.append(Turn(sampled, sampled + turn.sampled_tokens))
             versions.append(generated.versions)
             context, sampled = context + turn.sampled_tokens, sampled + turn.sampled_tokens

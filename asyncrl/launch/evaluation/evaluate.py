@@ -21,6 +21,7 @@ from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
 from asyncrl.launch.machines.placement import env_names
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.reports.engine_troubles import EngineTroubleReport, EngineTroubles
+from asyncrl.patience import Patience
 from asyncrl.progress import Progress, elapsing
 from asyncrl.rollout.player import MAX_ATTEMPTS
 from asyncrl.services.env.client import OPEN_TIMEOUT_S
@@ -31,6 +32,8 @@ from asyncrl.types import FailureClass, Group, Task
 
 RETRY_PAUSE_S = 1.0
 TELL_S = 1.0
+UNLIMITED = aiohttp.ClientTimeout(total=None)
+"""Of calls whose end a `Patience` decides."""
 """Between two looks at whether to say how far the tasks are."""
 
 Seen = Callable[[Group], None]
@@ -222,14 +225,14 @@ async def _run(
     However many tasks there are, a call has one task's time, and only those whose call broke are repeated.
     """
     headers = {"Content-Type": "application/msgpack"} | authorization(bearer(token, "rollout"))
-    timeout = aiohttp.ClientTimeout(total=task_timeout_s(config))
+    patience = Patience(task_timeout_s(config))
     at_once = asyncio.Semaphore(max(1, config.engine.max_num_seqs * config.engine.count // samples))
     told = Progress("playing tasks", len(tasks), "tasks")
     same = {"samples": samples, "temperature": config.eval.temperature, "seed": config.run.seed}
 
     async def play(task: dict[str, Any]) -> Group:
         async with at_once:
-            group = await call_until_answered(http, url, {"tasks": [task], **same}, retry_s)
+            group = await call_until_answered(http, url, {"tasks": [task], **same}, retry_s, patience)
         told.advance(1)
         if seen is not None:
             seen(group)
@@ -243,7 +246,7 @@ async def _run(
             await troubles.tick([url])
 
     connector = aiohttp.TCPConnector(limit=0, ssl=client_context() or True)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
+    async with aiohttp.ClientSession(headers=headers, timeout=UNLIMITED, connector=connector) as http:
         telling = asyncio.create_task(tell())
         try:
             return await together(play(task) for task in tasks)
@@ -253,26 +256,32 @@ async def _run(
 
 
 def task_timeout_s(config: Config) -> float:
-    """Return the most that one task may take: every attempt waits for a place of another's episode, and plays."""
+    """Return for how long no task at all may have been played: each attempt waits for a place of another's episode,
+    and plays."""
     rollout = config.rollout
     attempt_s = 2 * rollout.episode_timeout_s + rollout.lease_s + OPEN_TIMEOUT_S
     return max(MAX_ATTEMPTS.values()) * attempt_s
 
 
 async def call_until_answered(
-    http: aiohttp.ClientSession, url: str, request: dict[str, Any], retry_s: float
+    http: aiohttp.ClientSession, url: str, request: dict[str, Any], retry_s: float, patience: Patience
 ) -> Group:
-    """Call again while the worker does not answer, for `retry_s` after it last was there."""
+    """Call again while the worker does not answer, for `retry_s` after it last was there.
+
+    patience: of all calls to the worker.
+    """
     gone_since = None
     while True:
         called = time.monotonic()
         try:
-            return await _call(http, url, request)
+            group = await patience.wait(_call(http, url, request))
+            patience.note()
+            return group
         except TimeoutError as error:
-            name, limit_s = request["tasks"][0]["id"], http.timeout.total
+            name = request["tasks"][0]["id"]
             raise InfrastructureError(
-                f"evaluation: {url}: task {name!r} was not played within {limit_s:g} s, which follows from "
-                "rollout.episode_timeout_s"
+                f"evaluation: {url}: task {name!r} was not played within {patience.limit_s:g} s, nor was another; the "
+                "limit follows from rollout.episode_timeout_s"
             ) from error
         except aiohttp.ClientError as error:
             # A call that broke after a while had been taken: the worker was there until then.

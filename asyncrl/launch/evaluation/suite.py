@@ -36,11 +36,12 @@ from asyncrl.evaluation.suite import Suite, SuitePart
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.checks.check import check_engine, check_model, check_turn_format
-from asyncrl.launch.evaluation.evaluate import call_until_answered, start_player, task_timeout_s
+from asyncrl.launch.evaluation.evaluate import UNLIMITED, call_until_answered, start_player, task_timeout_s
 from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.launch.processes.health_probes import EngineProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor
+from asyncrl.patience import Patience
 from asyncrl.run.model_folder import context_length, fingerprint
 from asyncrl.tls import client_context
 from asyncrl.together import together
@@ -163,6 +164,7 @@ def play_suite(
     if not missing:
         return
     with _player(config, folder, checkpoint, lambda: len(file.rows)) as (worker, supervisor, token):
+        patience = Patience(task_timeout_s(config))
 
         async def play_one(http: aiohttp.ClientSession, at_once: asyncio.Semaphore, task: Task) -> None:
             request = {
@@ -172,18 +174,19 @@ def play_suite(
                 "seed": suite.seed,
             }
             async with at_once:
-                group = await call_until_answered(http, worker.url, request, config.outage_timeout_s)
+                group = await call_until_answered(
+                    http, worker.url, request, config.outage_timeout_s, patience
+                )
             file.append(sample_rows(group, checkpoint, suite, own[task.id]))
             progress()
 
         async def play_all() -> None:
             headers = {"Content-Type": "application/msgpack"} | authorization(token)
-            timeout = aiohttp.ClientTimeout(total=task_timeout_s(config))
             at_once = asyncio.Semaphore(
                 max(1, config.engine.max_num_seqs * config.engine.count // suite.samples)
             )
             connector = aiohttp.TCPConnector(limit=0, ssl=client_context() or True)
-            async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as http:
+            async with aiohttp.ClientSession(headers=headers, timeout=UNLIMITED, connector=connector) as http:
                 await together(play_one(http, at_once, task) for task in missing)
 
         asyncio.run(supervisor.run(play_all()))

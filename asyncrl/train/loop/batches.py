@@ -70,6 +70,8 @@ class Taken(NamedTuple):
     """Whether the batch is not there yet."""
     publishing: bool = False
     """Whether a version was on its way to the engines: slots are free when it is there."""
+    came: bool = False
+    """Whether groups of the batch have become ready since the last look."""
 
 
 class Batches:
@@ -93,6 +95,8 @@ class Batches:
         self.stopped = False
         """Whether the run ended because it was asked to."""
         self._planned = False
+        self._ready = 0
+        """Groups that were ready at the last look, on rank 0."""
 
     def gather(self, streamed: StreamedStep, times: StepTimes) -> Mapping[bytes, Group]:
         """Have a step train on groups as they arrive; return them by their encoded form, on rank 0."""
@@ -153,7 +157,8 @@ class Batches:
 
     def _nothing_taken(self, version: int) -> str:
         return (
-            f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}; "
+            f"step {version}: no batch within buffer.wait_timeout_s={self.config.buffer.wait_timeout_s:g}, and no "
+            "group has become ready meanwhile; "
             f"{self.engine.on_first(self._groups_said)}; the rollout workers' logs say what they are waiting for"
         )
 
@@ -174,7 +179,8 @@ class Batches:
         return None
 
     def _wait(self, version: int) -> tuple[Taken, Sequence[bytes]]:
-        """Look for the batch again and again until it is there, too late or no longer wanted.
+        """Look for the batch again and again until it is there, no longer wanted, or no group of it has become ready for
+        too long.
 
         Return what was found and, on rank 0, the encoded groups. The ranks meet at each look, so that none of them
         waits for rank 0 in one collective for as long as it takes.
@@ -185,7 +191,9 @@ class Batches:
             taken = Taken(*self.engine.broadcast(found))
             if not taken.again:
                 return taken, bodies
-            if not taken.publishing and self._has_tasks():
+            if taken.came:
+                left_s = self.config.buffer.wait_timeout_s
+            elif not taken.publishing and self._has_tasks():
                 left_s -= STOP_LOOK_S
 
     def _look(self, version: int, left_s: float) -> tuple[Taken | None, Sequence[bytes]]:
@@ -198,8 +206,10 @@ class Batches:
         groups = self.source.take(version, min(left_s, STOP_LOOK_S))
         if groups is not None:
             return Taken(len(groups)), groups
-        last = left_s <= STOP_LOOK_S and not publishing and self._has_tasks()
-        return Taken(timed_out=last, again=not last, publishing=publishing), ()
+        before, self._ready = self._ready, self.source.stats()["ready"]
+        came = self._ready > before
+        last = left_s <= STOP_LOOK_S and not publishing and not came and self._has_tasks()
+        return Taken(timed_out=last, again=not last, publishing=publishing, came=came), ()
 
     def _groups_said(self) -> str:
         """Say what has become of the groups that were to make the next batch. On the first rank."""

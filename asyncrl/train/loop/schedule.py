@@ -34,7 +34,7 @@ def gather(
     look_s: float = float("inf"),
     has_tasks: Callable[[], bool] = lambda: True,
 ) -> dict[bytes, Group]:
-    """Add groups as they become ready until the batch is complete or `timeout_s` passed.
+    """Add groups as they become ready until the batch is complete, or none has become ready for `timeout_s`.
 
     Return on rank 0 the groups by their encoded form; those that cannot be trained are left to who takes the batch. A
     collective; `source`, `asked_to_stop` and `has_tasks` are rank
@@ -56,6 +56,8 @@ def gather(
                 bodies, complete = source.peek(streamed.version, known, min(left_s, look_s))
                 examined = examiner.examine(bodies, streamed.version)
                 unfit += examined.unfit
+                if examined.groups:
+                    deadline = time.monotonic() + timeout_s
                 shown = (len(examined.groups), complete or left_s <= 0 or asked_to_stop())
             num_new, over = engine.broadcast(shown)
         with times.training():
