@@ -179,8 +179,8 @@ class Batches:
         return None
 
     def _wait(self, version: int) -> tuple[Taken, Sequence[bytes]]:
-        """Look for the batch again and again until it is there, no longer wanted, or no group of it has become ready for
-        too long.
+        """Look for the batch again and again until it is there, no longer wanted, or no group of it has become ready
+        for too long.
 
         Return what was found and, on rank 0, the encoded groups. The ranks meet at each look, so that none of them
         waits for rank 0 in one collective for as long as it takes.
