@@ -142,7 +142,7 @@ class _Time:
     def __init__(self, clock: asyncio.Timeout, limit_s: float) -> None:
         self._clock, self._left_s = clock, limit_s
         self._sampled = 0
-        """Turns that are being sampled; agents of one episode may have theirs at once."""
+        """Turns that are being sampled, of which an episode may have several at once."""
         self._runs = False
 
     def start(self) -> None:
