@@ -17,14 +17,10 @@ class Patience:
         self.limit_s = limit_s
         self._ended_at = -math.inf
 
-    def note(self) -> None:
-        """Say that a piece of work has ended now."""
-        self._ended_at = asyncio.get_running_loop().time()
-
     async def wait(self, work: Awaitable[T]) -> T:
         """Return what `work` returns; raises what it raises.
 
-        Raises `TimeoutError` when neither it nor any other piece has ended for `limit_s` since it began. It is
+        Raises `TimeoutError` when neither it nor any other piece has ended well for `limit_s` since it began. It is
         cancelled then, as when the caller is.
         """
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
@@ -35,7 +31,9 @@ class Patience:
                 if left <= 0:
                     raise TimeoutError
                 await asyncio.wait([task], timeout=left)
-            return task.result()
+            result = task.result()
+            self._ended_at = loop.time()
+            return result
         finally:
             if not task.done():
                 task.cancel()

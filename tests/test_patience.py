@@ -40,8 +40,7 @@ def test_work_has_time_as_long_as_other_work_ends():
 
         async def others():
             for _ in range(6):
-                await asyncio.sleep(0.2)
-                patience.note()
+                await patience.wait(after(0.2))
 
         beside = asyncio.ensure_future(others())
         # More than twice the limit.
@@ -55,7 +54,7 @@ def test_work_has_time_as_long_as_other_work_ends():
 def test_what_ended_before_it_began_is_no_reason_to_give_up_sooner():
     async def scenario():
         patience = Patience(0.3)
-        patience.note()
+        await patience.wait(after(0.0))
         await asyncio.sleep(0.4)
         return await patience.wait(after(0.05, "done"))
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-import asyncrl
-from asyncrl.cache import cache_folder
+from asyncrl.cache import cache_file, code_digest
 from asyncrl.jsonfile import write_json
 
-MEASURED = ("algo", "train", "plan")
+MEASURED = ("algo", "train", "plan", "extensions")
 """The packages of asyncrl that a measurement runs."""
 LIBRARIES = ("torch", "transformers", "peft", "deepspeed")
 
@@ -27,8 +24,7 @@ def remembered(subject: Any, measure: Callable[[], dict[str, Any]]) -> dict[str,
     """
     if _names_own_code(subject):
         return measure()
-    text = json.dumps([subject, _code()], sort_keys=True)
-    file = cache_folder() / "plans" / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.json"
+    file = cache_file("plans", json.dumps([subject, _code()], sort_keys=True), ".json")
     with contextlib.suppress(OSError, ValueError):
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return found
@@ -50,8 +46,4 @@ def _names_own_code(subject: Any) -> bool:
 @cache
 def _code() -> list[str]:
     """Return what changes with the code that measures."""
-    digest = hashlib.blake2b(digest_size=12)
-    root = Path(asyncrl.__file__).parent
-    for file in sorted(file for name in MEASURED for file in (root / name).rglob("*.py")):
-        digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
-    return [digest.hexdigest(), *(f"{name} {metadata.version(name)}" for name in LIBRARIES)]
+    return [code_digest(*MEASURED), *(f"{name} {metadata.version(name)}" for name in LIBRARIES)]

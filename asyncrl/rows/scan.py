@@ -13,6 +13,7 @@ import numpy as np
 
 from asyncrl.config_sections import DataConfig, DataSource
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.images import has_images
 from asyncrl.progress import progress
 from asyncrl.rows.known_sets import known_set
 from asyncrl.rows.question import PARTS
@@ -115,7 +116,8 @@ class Scan:
                     why = why or f"{rows.where(number)}: {found}"
                 prompts[number] = _hash(text)
                 counted.add(_words(data))
-                alone = alone and not _has_parts(data)
+                shown = data.get(MESSAGES)
+                alone = alone and not (isinstance(shown, list) and has_images(shown))
                 advance(1)
         lengths = counted.lengths()
         arrays = {"prompts": prompts, "usable": usable, "why": np.array(why)}
@@ -274,12 +276,6 @@ def _is_own(reward: Any) -> bool:
     parts = reward if isinstance(reward, list) else [reward]
     names = [str(part.get("name", "")) if isinstance(part, Mapping) else str(part) for part in parts]
     return any(":" in name and not name.startswith("regex:") for name in names)
-
-
-def _has_parts(data: Mapping[str, Any]) -> bool:
-    """Whether a message of a row has parts, as those with images have."""
-    messages = data.get(MESSAGES)
-    return isinstance(messages, list) and any(isinstance(one.get("content"), list) for one in messages)
 
 
 def _hash(text: str) -> int:

@@ -7,8 +7,6 @@ read, the settings, and the code that reads and judges rows.
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import os
 import zipfile
 from collections.abc import Callable, Mapping
@@ -16,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.cache import cache_folder
+from asyncrl.cache import cache_file, code_digest
 from asyncrl.rows.source import Rows
 
 LEAST_ROWS = 10_000
 """A smaller source is read again sooner than anybody notices."""
-FOLDER = "rows"
 KEPT = 32
 """Looks that are kept; the ones that were used longest ago go first."""
 CODE = ("rows", "rewards", "textfile.py")
@@ -39,8 +36,7 @@ def kept(rows: Rows, asked: str, look: Look) -> dict[str, np.ndarray]:
     """
     if len(rows) < LEAST_ROWS:
         return look()[0]
-    text = "\n".join((rows.fingerprint, asked, _code()))
-    file = cache_folder() / FOLDER / f"{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}.npz"
+    file = cache_file("rows", "\n".join((rows.fingerprint, asked, _code())), ".npz")
     with contextlib.suppress(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         with np.load(file, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
@@ -69,14 +65,5 @@ def _write(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
         old.unlink(missing_ok=True)
 
 
-@functools.cache
 def _code() -> str:
-    """Return a digest of the code that reads and judges rows."""
-    package = Path(__file__).parents[1]
-    found = hashlib.blake2b(digest_size=8)
-    for name in CODE:
-        place = package / name
-        for path in sorted(place.rglob("*.*")) if place.is_dir() else [place]:
-            if path.suffix in (".py", ".toml"):
-                found.update(path.read_bytes())
-    return found.hexdigest()
+    return code_digest(*CODE)

@@ -193,9 +193,7 @@ class EngineClient(EngineControl):
         if "error" in message:
             # What is refused, other engines would refuse, too.
             _fail(pending, (InputError if message["refused"] else InfrastructureError)(message["error"]))
-            return
-        self._patience.note()
-        if not pending.answer.done():
+        elif not pending.answer.done():
             pending.answer.set_result(decode_generated(message, self.url))
 
     async def _abort(self, ids: list[str]) -> None:

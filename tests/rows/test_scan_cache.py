@@ -11,6 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows import data, scan, scan_cache
 from asyncrl.rows.data import open_data
+from tests.rows.test_pictures import png, uri
 
 ROWS = [{"question": f"{n} + 1?", "answer": str(n + 1), "hint": "count"} for n in range(20)]
 
@@ -104,7 +105,8 @@ def test_a_row_that_cannot_be_read_is_refused_every_time(looked, tmp_path):
 
 
 def test_files_that_rows_name_and_a_users_own_reward_are_looked_at_every_time(looked, tmp_path, monkeypatch):
-    parts = [[{"type": "text", "text": f"{n}?"}] for n in range(4)]
+    image = {"type": "image", "image": uri(png())}
+    parts = [[{"type": "text", "text": f"{n}?"}, image] for n in range(4)]
     talks = [{"messages": [{"role": "user", "content": part}], "answer": "4"} for part in parts]
     file = write(tmp_path, talks, "talks.jsonl")
     opened(file)

@@ -32,9 +32,9 @@ from asyncrl.types import FailureClass, Group, Task
 
 RETRY_PAUSE_S = 1.0
 TELL_S = 1.0
+"""Between two looks at whether to say how far the tasks are."""
 UNLIMITED = aiohttp.ClientTimeout(total=None)
 """Of calls whose end a `Patience` decides."""
-"""Between two looks at whether to say how far the tasks are."""
 
 Seen = Callable[[Group], None]
 
@@ -274,9 +274,7 @@ async def call_until_answered(
     while True:
         called = time.monotonic()
         try:
-            group = await patience.wait(_call(http, url, request))
-            patience.note()
-            return group
+            return await patience.wait(_call(http, url, request))
         except TimeoutError as error:
             name = request["tasks"][0]["id"]
             raise InfrastructureError(

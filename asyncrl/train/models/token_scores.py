@@ -33,17 +33,17 @@ Projection = Callable[[Tensor], Tensor]
 
 
 Compare = Callable[[Tensor, Tensor, float], Tensor]
-"""Logits [N,V] at a temperature, another model's hidden states [N,H] and that temperature to a number [N] each."""
+"""Logits [N,V] at a temperature, what stands beside each [N,H] and that temperature to a number [N] each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Another model, with whose distributions those of the trained one are compared."""
+    """What the trained model's distributions are compared with, such as those of another model."""
 
     name: str
     """The name of what the comparison gives."""
     states: Tensor
-    """[M,H] the other model's hidden state before each sampled token, row by row."""
+    """[M,H] what stands beside each sampled token, row by row: the other model's hidden state before it."""
     compare: Compare
 
     def at(self, places: Tensor) -> Compared:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, kto_loss, preference_logits
 from asyncrl.algo.one_token import OneToken
-from asyncrl.config_sections import IMITATES
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.policy import Extras
 from asyncrl.train.models.token_scores import Compared
@@ -148,8 +147,8 @@ class Desirability(OfLogProbabilities):
 
 def make_objective(kind: Kind, beta: float) -> Objective:
     """Return what `sft.objective` names."""
-    if kind == "kto":
-        return Desirability(beta)
-    if kind in IMITATES:
-        return Likelihood() if kind == "likelihood" else OneTokenRollout()
-    return Preference(kind, beta)
+    if kind == "likelihood":
+        return Likelihood()
+    if kind == "one_token":
+        return OneTokenRollout()
+    return Desirability(beta) if kind == "kto" else Preference(kind, beta)

@@ -132,9 +132,8 @@ def read_rows(config: Config, renderer: ChatRenderer) -> tuple[Examples, Example
     if sft.data == SCRIPTED:
         return encode_rows(renderer, _scripted(config), most, sft.limit, sft.episodes), Examples([], 0)
     trained, heldout = open_rows(config)
-    encode: Any = encode_rows if sft.objective in IMITATES else encode_pairs
-    if sft.objective == "kto":
-        encode = encode_verdicts
+    own: dict[str, Any] = {"kto": encode_verdicts, **dict.fromkeys(IMITATES, encode_rows)}
+    encode = own.get(sft.objective, encode_pairs)
     examples = encode(renderer, trained, most, sft.limit, len(trained))
     if examples.marks is not None and not (examples.marks.min() < 0 < examples.marks.max()):
         raise InputError(f"sft.objective: kto needs rows whose {LABEL} is true and rows where it is false")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from asyncrl.algo.control.lr_schedule import lr_factor
 from asyncrl.algo.loss.preference import kto_drift
+from asyncrl.chat.renderer import sampling_seed
 from asyncrl.config_sections import IMITATES, SftConfig
 from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
 from asyncrl.errors import StopError
@@ -159,7 +159,9 @@ class SupervisedTrainer:
         totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
         plan = self._plan(rows)
         for number, part in enumerate(plan):
-            values = self._values([rows[row] for row in part], objective, self._seed(step, number))
+            # Equal where a step is taken again.
+            seed = sampling_seed(self.settings.seed, str(step), number, self.engine.share)
+            values = self._values([rows[row] for row in part], objective, seed)
             known = facts.of(part) if part else Facts.none(len(values))
             loss, more = objective.sums(values, *known.tensors(device), drift)
             if step is not None:
@@ -229,11 +231,6 @@ class SupervisedTrainer:
         plans = plan_micro_batches(lengths, self.micro_batch_tokens, self.engine.num_shares, units, packing)
         # Both rows of a pair are in one part; in the order of rows they stand side by side.
         return [sorted(part) for part in plans[self.engine.share]]
-
-    def _seed(self, step: int | None, number: int) -> int:
-        """Return the seed of a pass of a step, equal where the step is taken again."""
-        text = f"{self.settings.seed}/{step}/{number}/{self.engine.share}"
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest())
 
     def _values(self, rows: Sequence[Encoded], objective: Objective, seed: int = 0) -> Tensor:
         padded = pad(rows)
