@@ -201,6 +201,8 @@ class DataSource(Section):
     """Split of the hub or of a saved folder; empty is "train" for training, and the one that is there for files."""
     revision: str = ""
     """Commit, branch or tag of the hub."""
+    first: int = Field(0, ge=0)
+    """Rows to read, from the beginning; 0 for all. A data set of the hub is then not downloaded as a whole."""
     weight: float = Field(0.0, ge=0)
     """Share of the rows drawn from this source among those of several, relative to the others' weights; 0 for all takes
     every row of all sources once an epoch."""
@@ -219,8 +221,8 @@ class DataConfig(Section):
     """A known data set whose columns, prompt and reward hold for `train` and `heldout` (docs/data.md), such as
     "gsm8k". Its rows are read from the hub where `train` is empty. "none": `train` is none, whatever its name."""
     train: Sources = ""
-    """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision` and `weight`, or a
-    list of them."""
+    """Rows to train on: a file, folder or hub name, a table of `path`, `config`, `split`, `revision`, `first` and
+    `weight`, or a list of them."""
     heldout: Sources = ""
     """Rows for evaluation, which are never trained on, in the same forms."""
     heldout_share: float = Field(0.05, ge=0, lt=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncrl.config_sections import DataSource
@@ -12,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def read_hub(source: DataSource, split: str, key: str) -> datasets.Dataset:
-    """Return a split of a data set of the hub, downloaded or from the cache.
+    """Return a split of a data set of the hub, or its first rows, downloaded or from the cache.
 
-    Raises `ConfigError` naming `key` for a name, configuration, split or revision that is not there, a hub that is not
-    reached, or a data set that needs a token; `InputError` for files that cannot be read.
+    Of first rows no more is downloaded than the files that hold them. Raises `ConfigError` naming `key` for a name,
+    configuration, split or revision that is not there, a hub that is not reached, or a data set that needs a token;
+    `InputError` for files that cannot be read.
     """
     import datasets
     from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
@@ -25,6 +29,8 @@ def read_hub(source: DataSource, split: str, key: str) -> datasets.Dataset:
     said = f"{source.path!r}" + (f" at revision {source.revision!r}" if source.revision else "")
     try:
         with _quiet():
+            if source.first:
+                return _undecoded(_first_rows(source, split))
             found = datasets.load_dataset(
                 source.path, source.config or None, split=split, revision=source.revision or None
             )
@@ -45,3 +51,55 @@ def read_hub(source: DataSource, split: str, key: str) -> datasets.Dataset:
             f"{key}: there is no file {source.path!r} here, and the data set {said} is neither in the cache nor to be "
             f"had from the hub: {_first_line(error)}"
         ) from error
+
+
+def _first_rows(source: DataSource, split: str) -> datasets.Dataset:
+    """Return the first rows of a split, read as a stream and kept beside what else the cache has of the hub.
+
+    What was kept last needs no hub, as a data set that was downloaded needs none.
+    """
+    import datasets
+    from datasets.exceptions import DatasetNotFoundError
+
+    asked = "\n".join((source.path, source.config, split, source.revision, str(source.first)))
+    digest = hashlib.blake2b(asked.encode(), digest_size=12).hexdigest()
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / "asyncrl_first_rows" / digest
+    try:
+        builder = datasets.load_dataset_builder(
+            source.path, source.config or None, revision=source.revision or None
+        )
+    except (DatasetNotFoundError, ValueError):
+        raise
+    except Exception:
+        kept = sorted(folder.glob("*.arrow"), key=lambda path: path.stat().st_mtime)
+        if not kept:
+            raise
+        return datasets.Dataset.from_file(str(kept[-1]))
+    # Named by the commit.
+    file = folder / f"{builder.hash}.arrow"
+    if not file.exists():
+        _keep_first(builder.as_streaming_dataset(split=split), source.first, file)
+    return datasets.Dataset.from_file(str(file))
+
+
+def _keep_first(stream: datasets.IterableDataset, number: int, file: Path) -> None:
+    """Write the first rows of a stream to an Arrow file, which is complete or absent."""
+    from datasets.arrow_writer import ArrowWriter
+    from datasets.exceptions import DatasetGenerationError
+
+    from asyncrl.rows.source import _undecoded
+
+    stream = _undecoded(stream) if stream.features else stream
+    partial = file.with_suffix(f".partial-{os.getpid()}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with ArrowWriter(path=str(partial), features=stream.features) as writer:
+            for row in stream.take(number):
+                writer.write(row)
+            writer.finalize()
+        os.replace(partial, file)
+    except ValueError as error:
+        # Of pyarrow and pandas, for files that are not what their names say.
+        raise DatasetGenerationError(str(error)) from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncrl.config_sections import DataSource
 from asyncrl.errors import ConfigError, InputError
@@ -18,6 +18,8 @@ from asyncrl.textfile import not_data
 if TYPE_CHECKING:
     # It takes a second to import, and few processes read rows.
     import datasets
+
+Table = TypeVar("Table", "datasets.Dataset", "datasets.IterableDataset")
 
 BINARY_FORMATS = (".parquet", ".arrow")
 FORMATS = (*TEXT_FORMATS, *BINARY_FORMATS)
@@ -67,6 +69,18 @@ class Rows(Sequence[dict[str, Any]]):
         for _, table in self._tables:
             for row in table:
                 yield _plain(json.loads(row["row"]) if self._written else row)
+
+    def first(self, number: int) -> Rows:
+        """Return the first rows alone, known by the same ids."""
+        tables, left = [], number
+        for name, table in self._tables:
+            if left:
+                kept = min(left, len(table))
+                tables.append((name, table if kept == len(table) else table.select(range(kept))))
+                left -= kept
+        found = Rows(self.name, tables, self._written, self.folders)
+        found._named_apart = self._named_apart
+        return found
 
     @property
     def columns(self) -> list[str]:
@@ -133,7 +147,7 @@ def read_rows(source: DataSource | str, *, split: str | None = None, key: str = 
         rows = Rows(name, [(name, read_hub(source, split or SPLIT, key))], written=False)
     if not len(rows):
         raise InputError(f"{key}: {rows.name}: holds no row")
-    return rows
+    return rows.first(source.first) if source.first else rows
 
 
 def _read_matching(source: DataSource, pattern: Path, key: str) -> Rows:
@@ -292,7 +306,7 @@ def _arrow(path: Path) -> datasets.Dataset:
     return datasets.Dataset(pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all())
 
 
-def _undecoded(table: datasets.Dataset) -> datasets.Dataset:
+def _undecoded(table: Table) -> Table:
     """Return a table whose images are their files, which need not be decoded to be shown to a model."""
     import datasets
 

@@ -134,3 +134,42 @@ def test_what_is_in_the_cache_is_read_without_a_hub(ask, hub):
     (missing,) = ask({"path": "org/other"}, HF_HUB_OFFLINE="1")
     assert missing.startswith("ConfigError: data.train: there is ")
     assert "org/other" in missing
+
+
+def test_the_first_rows_are_read_without_downloading_the_rest(ask, hub):
+    folder = hub.folder / "org/large/main"
+    folder.mkdir(parents=True)
+    for number in range(6):
+        (folder / f"train-0000{number}-of-00006.jsonl").write_text(rows_of(f"part {number},", 100))
+    (found,) = ask({"path": "org/large", "first": 150})
+    assert found == [{"question": "part 0, 0?", "answer": 0}, 150, "org/large/train:0"]
+    # A stream opens the file after the one that it reads.
+    assert not any("train-00004" in request or "train-00005" in request for request in hub.requests)
+    assert any("train-00001" in request for request in hub.requests)
+
+
+def test_first_rows_that_were_read_once_need_no_hub_and_those_of_each_revision_are_its_own(ask, hub):
+    before = ask({"path": "org/sums", "first": 3}, {"path": "org/sums", "first": 3, "revision": "v2"})
+    assert [found[:2] for found in before] == [
+        [{"question": "sum 0?", "answer": 0}, 3],
+        [{"question": "newer 0?", "answer": 0}, 3],
+    ]
+    hub.close()
+    after = ask({"path": "org/sums", "first": 3}, HF_HUB_OFFLINE="1")
+    assert after == before[:1]
+    (missing,) = ask({"path": "org/sums", "first": 4}, HF_HUB_OFFLINE="1")
+    assert missing.startswith("ConfigError: data.train: there is no file 'org/sums' here")
+
+
+def test_first_rows_of_what_is_not_there_or_broken_are_refused_as_all_rows_are(ask):
+    absent, split, broken, private = ask(
+        {"path": "org/none", "first": 2},
+        {"path": "org/sums", "split": "dev", "first": 2},
+        {"path": "org/broken", "first": 2},
+        {"path": "org/secret", "first": 2},
+    )
+    assert "neither a file 'org/none' here nor a data set 'org/none' on the hub" in absent
+    assert split.startswith("ConfigError: data.train: 'org/sums'")
+    assert "dev" in split
+    assert broken.startswith("InputError: data.train: 'org/broken': cannot be read")
+    assert "a private or gated one needs HF_TOKEN" in private

@@ -205,6 +205,18 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     assert len(read_rows(written(tmp_path / "rows [old].jsonl"))) == 3
 
 
+def test_the_first_rows_of_files_are_those_of_the_first_files_by_the_same_ids(tmp_path):
+    for name, number in (("a.jsonl", 3), ("b.jsonl", 3), ("c.jsonl", 3)):
+        (tmp_path / name).write_text("".join(f'{{"x": "{name} {n}"}}\n' for n in range(number)))
+    whole = read_rows(str(tmp_path))
+    rows = read_rows(DataSource(path=str(tmp_path), first=4))
+    assert [row["x"] for row in rows] == ["a.jsonl 0", "a.jsonl 1", "a.jsonl 2", "b.jsonl 0"]
+    assert [rows.row_id(i) for i in range(4)] == [whole.row_id(i) for i in range(4)]
+    assert rows.where(3) == whole.where(3)
+    assert rows.fingerprint != whole.fingerprint
+    assert len(read_rows(DataSource(path=str(tmp_path), first=100))) == 9
+
+
 def test_of_a_saved_folder_one_split_is_read_and_an_empty_one_is_named(tmp_path):
     rows = datasets.Dataset.from_list([{"question": "q"}, {"question": "r"}])
     datasets.DatasetDict({"train": rows, "test": rows.select([])}).save_to_disk(str(tmp_path / "saved"))
