@@ -48,7 +48,9 @@ class RoleCommand(Protocol):
     def HELP(self) -> str: ...
 
     @property
-    def OPTIONS(self) -> tuple[str, ...]: ...
+    def OPTIONS(self) -> tuple[str, ...]:
+        """Names of options, of `asyncrl.commands.serve.OPTIONS` or its own."""
+        ...
 
     def start(self, args: argparse.Namespace, config: Config, address: Address) -> int:
         """Run the process to its end; return its exit code."""
@@ -60,11 +62,15 @@ class ExtensionRole:
     """Implements `RoleCommand` by a row of `service_roles`, whose module is imported when it is started."""
 
     row: Row
-    OPTIONS: tuple[str, ...] = CONFIGURED
 
     @property
     def HELP(self) -> str:
         return self.row.help
+
+    @property
+    def OPTIONS(self) -> tuple[str, ...]:
+        """Those of its row, and where it listens."""
+        return tuple(dict.fromkeys((*self.row.options, *ADDRESS)))
 
     def start(self, args: argparse.Namespace, config: Config, address: Address) -> int:
         """See `RoleCommand`."""

@@ -139,13 +139,7 @@ KINDS = {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
-    "node": {"registry": "service"},
-    "outer": {
-        **dict.fromkeys(("protocol", "tensors"), "messages"),
-        **dict.fromkeys(("fragment", "mean", "pairs", "rounds"), "service"),
-    },
     "rollout": {"agents": "service"},
-    "swarm": {"protocol": "messages", "store": "service"},
     "trainer": dict.fromkeys(
         (
             "heartbeat",
@@ -157,6 +151,8 @@ KINDS = {
     ),
 }
 """What kind of module those are that are not called by their kind."""
+IN_EXTENSIONS = {module for layer in ROLE_LAYERS for module in layer}
+"""What of an extension with a process of its own is looked at likewise."""
 
 
 def modules():
@@ -261,6 +257,21 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
     assert not wrong, "\n".join(wrong)
 
 
+def test_within_an_extension_with_a_process_they_are_likewise():
+    wrong, looked_at = [], set()
+    for service in EXTENSIONS.glob("*/service.py"):
+        package = f"asyncrl.extensions.{service.parent.name}."
+        for module in IN_EXTENSIONS:
+            path = service.with_name(f"{module}.py")
+            for name in imported(path) if path.exists() else ():
+                looked_at.add(service.parent.name)
+                other = name.removeprefix(package) if name.startswith(package) else ""
+                if other in IN_EXTENSIONS and kind("", other)[0] > kind("", module)[0]:
+                    wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+    assert {"machines", "openenv", "outer", "replica", "swarm"} <= looked_at
+
+
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
@@ -316,8 +327,8 @@ def test_readers_of_a_run_import_no_torch_at_any_time():
         "asyncrl.services.buffer.service",
         "asyncrl.services.engine.service",
         "asyncrl.services.env.service",
-        "asyncrl.services.outer.service",
-        "asyncrl.services.swarm.service",
+        "asyncrl.extensions.outer.service",
+        "asyncrl.extensions.swarm.service",
     ],
 )
 def test_light_processes_never_load_torch(module):

@@ -14,10 +14,10 @@ from asyncrl import __version__
 from asyncrl.cli import main
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, ConflictError, UnavailableError
+from asyncrl.extensions.machines.messages import Register
+from asyncrl.extensions.machines.registry import Registry
 from asyncrl.extensions.machines.spread import check_machines
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.node.messages import Register
-from asyncrl.services.node.registry import Registry
 from asyncrl.tls import client_context, make_certificates
 from tests.buffer.serving import ThreadService
 

@@ -34,8 +34,6 @@ ABSENT = (
     "asyncrl.rows",
     "asyncrl.services.engine.client",
     "asyncrl.services.old_policy",
-    "asyncrl.services.outer",
-    "asyncrl.services.swarm",
     "asyncrl.train.checkpoint.checkpoint_store",
     "asyncrl.train.models.fused_logprobs",
     "asyncrl.train.loop.left_out",

@@ -31,12 +31,8 @@ from asyncrl.services.engine import command as engine
 from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
-from asyncrl.services.node import command as node
 from asyncrl.services.old_policy import command as old_policy
-from asyncrl.services.openenv import command as openenv
-from asyncrl.services.outer import command as outer
 from asyncrl.services.rollout import command as rollout
-from asyncrl.services.swarm import command as swarm
 from asyncrl.services.trainer import command as trainer
 
 if TYPE_CHECKING:
@@ -47,18 +43,14 @@ ROLES: dict[str, RoleCommand] = {
     "engine": engine,
     "env": env,
     "gateway": gateway,
-    "node": node,
     "old_policy": old_policy,
-    "openenv": openenv,
-    "outer": outer,
     "policy": policy,
     "rollout": rollout,
-    "swarm": swarm,
     "trainer": trainer,
 }
 """Those of the core; `roles` returns all."""
-LOAD_MODELS = frozenset({"engine", "gateway", "node", "policy", "rollout"})
-"""Roles that import transformers, or start what does, and are started by hand, too: a run's launcher and nodes have
+LOAD_MODELS = frozenset({"engine", "gateway", "policy", "rollout"})
+"""Roles of the core that import transformers, or start what does, and are started by hand, too: a run's launcher has
 looked at the installation for the others."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "CHECKPOINT": {
@@ -89,11 +81,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         }
         for row in rows("ledger_followers")
     },
-    "--state": {
-        "type": Path,
-        "metavar": "DIR",
-        "help": "folder of the global weights and the outer optimizer, from which a service that ended goes on",
-    },
     "--engines": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of engines"},
     "--env": {"nargs": "*", "default": [], "metavar": "URL", "help": "addresses of environment services"},
     "--main-buffer": {
@@ -113,16 +100,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "file that will hold the address of the old-policy process",
     },
     "--name": {"default": "", "help": "name of this worker in the ledger"},
-    "--launcher": {
-        "default": "",
-        "metavar": "URL",
-        "help": "address of `asyncrl train --on nodes`, as it prints it",
-    },
-    "--roles": {
-        "default": "",
-        "metavar": "ROLE,...",
-        "help": "what this node takes: buffer, engine, env, rollout, trainer; all by default",
-    },
     "--nodes": {"type": int, "default": 1, "help": "machines over which the ranks are spread"},
     "--node-rank": {"type": int, "default": 0, "help": "number of this machine among them; 0 has rank 0"},
     "--main-address": {
@@ -156,19 +133,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--ready-file": {"help": "file to write the address to once serving"},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
-    ("openenv", "--env"): {
-        "metavar": "NAME",
-        "help": "name or import path of the environment, instead of a recipe's",
-    },
-    ("node", "--name"): {"help": "name of this node, unique in the run; by default that of the machine"},
-    ("node", "--host"): {
-        "default": "",
-        "help": "address to listen on; by default this machine's on the way to the launcher",
-    },
-    ("swarm", "--state"): {"help": "folder of the shared rollouts, and of the token for those who share"},
     ("trainer", "--engines"): {"help": "addresses of engines; @FILE waits for a JSON list of them"},
 }
-"""Options that mean something else for a role."""
+"""Options that mean something else for a role of the core."""
 
 
 def roles() -> dict[str, RoleCommand]:
@@ -195,15 +162,19 @@ def add(subparsers: Subparsers) -> None:
             name.strip("-").replace("-", "_").lower(): option.get("default")
             for name, option in OPTIONS.items()
         }
-        one.set_defaults(run=run, loads_models=role in LOAD_MODELS, **absent)
+        row = command.row if isinstance(command, ExtensionRole) else None
+        loads_models = row.loads_models if row else role in LOAD_MODELS
+        of_a_run = bool(row and row.of_a_run)
+        one.set_defaults(run=run, loads_models=loads_models, of_a_run=of_a_run, **absent)
         for name in command.OPTIONS:
-            options = OPTIONS[name] | OTHERWISE.get((role, name), {})
+            own = row.options.get(name, {}) if row else OTHERWISE.get((role, name), {})
+            options = {**OPTIONS.get(name, {"default": ""}), **own}
             one.add_argument(name if name.startswith("-") else name.lower(), **options)
 
 
 def run(args: argparse.Namespace) -> int:
     credentials = _credentials(args)
-    if args.role in ("env", "gateway", "openenv", "rollout"):
+    if args.role in ("env", "gateway", "rollout"):
         # Code of environments and agents in this process must not find it.
         os.environ.pop(VARIABLE, None)
     try:
@@ -236,9 +207,9 @@ def _credentials(args: argparse.Namespace) -> Credentials:
         raise ConfigError(
             "--join: give the run's join token: --token-file runs/NAME/join-token, or ASYNCRL_TOKEN"
         )
-    if args.role == "node":
+    if args.of_a_run:
         raise ConfigError(
-            "serve node: give the run's token: ASYNCRL_TOKEN, or --token-file and a copy of runs/NAME/token"
+            f"serve {args.role}: give the run's token: ASYNCRL_TOKEN, or --token-file and a copy of runs/NAME/token"
         )
     if args.folder is not None:
         return run_credentials(args.folder) if args.folder.is_dir() else _no_run(args.folder)

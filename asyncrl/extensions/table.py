@@ -99,6 +99,14 @@ class Row:
     """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
     help: str = ""
     """What help says that it is (service roles, cluster kinds)."""
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Its options on the command line, and in what each differs from an option of that name of the core: `metavar`,
+    `help`, `default` (service roles)."""
+    of_a_run: bool = False
+    """Whether it must be given a run's own token (service roles)."""
+    loads_models: bool = False
+    """Whether it loads models, or starts what does, without a launcher that has looked at the installation (service
+    roles)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

@@ -30,6 +30,7 @@ MSGPACK = "application/msgpack"
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Text = Annotated[str, Field(max_length=65_536)]
 Address = Annotated[str, Field(min_length=1, max_length=512)]
+Url = Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s,@]+$")]
 Whole = Annotated[int, Field(ge=0, lt=2**53)]
 WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)]
 M = TypeVar("M", bound="Call")

@@ -18,11 +18,11 @@ from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
 from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
 from asyncrl.extensions.sft_phase.trainer import SftPhase
+from asyncrl.extensions.swarm.messages import Fetch, Publish
 from asyncrl.extensions.swarm.pool import Quota, Swarm, SwarmPool
+from asyncrl.extensions.swarm.protocol import Arrived, Fetched
+from asyncrl.extensions.swarm.store import Store
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
-from asyncrl.services.swarm.messages import Fetch, Publish
-from asyncrl.services.swarm.protocol import Arrived, Fetched
-from asyncrl.services.swarm.store import Store
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.loop.callbacks import Recording, TrainerCallback
 from asyncrl.train.loop.configured import configured

@@ -18,7 +18,9 @@ from asyncrl.credentials import RUN_FILE, Credentials, run_credentials
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.extensions.machines.full_trainer import FullTrainer
+from asyncrl.extensions.machines.messages import NODE_ROLES, Register
 from asyncrl.extensions.machines.node_host import LinkThread, NodeHost
+from asyncrl.extensions.machines.registry import Registry, create_registry_app
 from asyncrl.extensions.machines.spread import (
     TRAINER,
     ClusterOptions,
@@ -45,8 +47,6 @@ from asyncrl.launch.processes.process_group import Placed
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.launch.roles.roles import PolicyRoles
 from asyncrl.services.http.app import serve
-from asyncrl.services.node.messages import NODE_ROLES, Register
-from asyncrl.services.node.registry import Registry, create_registry_app
 from asyncrl.startup import KEY, LIMIT_FACTOR
 
 log = logging.getLogger("asyncrl")

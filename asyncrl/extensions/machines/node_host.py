@@ -22,13 +22,13 @@ from urllib.parse import urlsplit
 
 from asyncrl.endpoint import announce
 from asyncrl.errors import AsyncRLError, UnavailableError
+from asyncrl.extensions.machines.client import SHORT_S, NodeClient
+from asyncrl.extensions.machines.messages import MAX_LOG_BYTES
+from asyncrl.extensions.machines.registry import Registry
 from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.hosts.host import Start
 from asyncrl.process_start import Process
 from asyncrl.run.folder import POLICIES, folder_of
-from asyncrl.services.node.client import SHORT_S, NodeClient
-from asyncrl.services.node.messages import MAX_LOG_BYTES
-from asyncrl.services.node.registry import Registry
 from asyncrl.startup import Meter, Used
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Protocol
 from asyncrl.config import Config
 from asyncrl.config_sections import EngineConfig, TrainConfig
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.machines.messages import NODE_ROLES
 from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
-from asyncrl.services.node.messages import NODE_ROLES
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
 

@@ -39,9 +39,9 @@ from asyncrl.algo.outer.mix import carried_over, mixed
 from asyncrl.algo.outer.schedule import due_fragments
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError, ConflictError, DeadlineError, InputError, StopError, UnavailableError
+from asyncrl.extensions.outer.protocol import OuterService
 from asyncrl.extensions.outer.settings import OuterConfig
-from asyncrl.services.outer.protocol import OuterService
-from asyncrl.services.outer.tensors import WHOLE_BITS, decode, encode
+from asyncrl.extensions.outer.tensors import WHOLE_BITS, decode, encode
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import gather_weights, set_weights
 from asyncrl.train.loop.callbacks import TrainerCallback, Verdict

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.credentials import Credentials
+from asyncrl.extensions.outer.client import OuterClient
 from asyncrl.extensions.outer.exchange import Outer, OuterExchange
 from asyncrl.extensions.outer.settings import OuterConfig
 from asyncrl.jsonfile import read_json, write_json
-from asyncrl.services.outer.client import OuterClient
 from asyncrl.train.loop.callback_context import CallbackContext
 
 OUTER_RUN = "outer.json"

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from asyncrl.services.buffer.messages import Call
-from asyncrl.services.node.messages import Url
+from asyncrl.services.buffer.messages import Call, Url
 
 PART_BYTES = 8 * 2**20
 """The bytes of one piece of a file."""

@@ -33,7 +33,7 @@ from asyncrl.algo.curation.swarm import (
 )
 from asyncrl.data.codec import decode_group, encode_group, pack, unpack
 from asyncrl.errors import AsyncRLError, InputError
-from asyncrl.services.swarm.protocol import Arrived, SwarmService
+from asyncrl.extensions.swarm.protocol import Arrived, SwarmService
 from asyncrl.train.loop.callbacks import StepGroups, TrainerCallback
 from asyncrl.train.step.step_batch import FurtherGroups, StepBatch
 from asyncrl.types import Group

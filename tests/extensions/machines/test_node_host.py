@@ -10,15 +10,15 @@ from asyncrl.config import parse_config
 from asyncrl.credentials import read_credentials
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.extensions.machines import node_host
+from asyncrl.extensions.machines.messages import NODE_ROLES, Register, checked_arguments
 from asyncrl.extensions.machines.node_host import LinkThread, NodeHost, _arguments
+from asyncrl.extensions.machines.registry import Registry, create_registry_app
+from asyncrl.extensions.machines.service import NodeService, create_node_app
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.processes.health_probes import HttpProbe
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.process_start import FORK_SERVER
-from asyncrl.services.node.messages import NODE_ROLES, Register, checked_arguments
-from asyncrl.services.node.registry import Registry, create_registry_app
-from asyncrl.services.node.service import NodeService, create_node_app
 from tests.app_thread import AppThread
 from tests.waiting import wait_until
 

@@ -4,6 +4,7 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.machines.messages import NODE_ROLES
 from asyncrl.extensions.machines.spread import (
     Machine,
     Place,
@@ -19,7 +20,6 @@ from asyncrl.extensions.machines.spread import (
     with_room,
     without,
 )
-from asyncrl.services.node.messages import NODE_ROLES
 
 ALL = frozenset(NODE_ROLES)
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from asyncrl.config import parse_config
+from asyncrl.extensions.outer.client import OuterClient
 from asyncrl.extensions.outer.exchange import OuterExchange
-from asyncrl.services.outer.client import OuterClient
 from asyncrl.train.engine.full_state import gather_weights, set_weights
 from tests.credentials import RUN
 from tests.train.one_step import make_engine, snapshot, step_once

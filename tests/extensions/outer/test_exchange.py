@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, DeadlineError, StopError
 from asyncrl.extensions.outer import exchange as outer_exchange
+from asyncrl.extensions.outer.client import OuterClient
 from asyncrl.extensions.outer.exchange import OuterExchange
-from asyncrl.services.outer.client import OuterClient
-from asyncrl.services.outer.rounds import Rounds
-from asyncrl.services.outer.service import create_outer_app
+from asyncrl.extensions.outer.rounds import Rounds
+from asyncrl.extensions.outer.service import create_outer_app
 from asyncrl.train.engine.full_state import gather_weights, set_weights
 from tests.app_thread import AppThread, free_port
 from tests.credentials import RUN
@@ -108,7 +108,7 @@ def together(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(outer_exchange, "LOOK_S", 0.1)
     monkeypatch.setattr(outer_exchange, "PAUSE_S", 0.1)
     monkeypatch.setattr(outer_exchange, "MARGIN_S", 0.1)
-    monkeypatch.setattr("asyncrl.services.outer.client.RETRY_S", 0.1)
+    monkeypatch.setattr("asyncrl.extensions.outer.client.RETRY_S", 0.1)
     found = Together(tiny_model, tmp_path)
     yield found
     found.end()
