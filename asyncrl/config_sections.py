@@ -343,8 +343,6 @@ class PlacementConfig(Section):
     only one, or is also named in `trainer`, is shared."""
     evaluation: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs of the engine of periodic evaluations; left out, the next ones, or those of the last engine."""
-    old_policy: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
-    """The GPU of the old-policy process (`train.old_policy`); left out, the trainer's first."""
     servers: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """GPUs left to servers that are started apart, such as a judge, a reference or a teacher behind a URL."""
     sleep: bool | Literal["auto"] = "auto"
@@ -477,10 +475,6 @@ class TrainConfig(Section):
     its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
-    old_policy: Seldom[Literal["trainer", "process", "interrupt"]] = "trainer"
-    """How tokens are scored under the versions that sampled them, for objectives that read it: by copies in the
-    trainer, by a process that scores groups while others are still being sampled, or by the trainer before each
-    update, for which engines pause and say what they have sampled (docs/algorithms/proximal.md)."""
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
     """Mean absolute difference, in nats, between the log-probabilities that a worker sent and those the trainer
     computes, above which the worker is quarantined or its engine started again; 0 compares none."""

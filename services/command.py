@@ -15,7 +15,7 @@ from asyncrl.config import Config
 from asyncrl.config_sections import EnvConfig
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.table import Row
+from asyncrl.extensions.table import Row, rows
 from asyncrl.process_hooks import texts, withhold_secrets
 
 STOPPED = 3
@@ -76,6 +76,11 @@ class ExtensionRole:
         """See `RoleCommand`."""
         code: int = self.row.load()(args, config, address)
         return code
+
+
+def with_trainer(config: Config) -> list[Row]:
+    """Return the roles of which each trainer of a run has a process for itself."""
+    return [row for row in rows("service_roles") if row.with_trainer and row.wanted(config)]
 
 
 def need(value: Any, option: str, role: str) -> Any:

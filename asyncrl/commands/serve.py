@@ -31,7 +31,6 @@ from asyncrl.services.engine import command as engine
 from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
-from asyncrl.services.old_policy import command as old_policy
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.trainer import command as trainer
 
@@ -43,7 +42,6 @@ ROLES: dict[str, RoleCommand] = {
     "engine": engine,
     "env": env,
     "gateway": gateway,
-    "old_policy": old_policy,
     "policy": policy,
     "rollout": rollout,
     "trainer": trainer,
@@ -94,10 +92,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "N",
         "help": "of an exploiter: versions after which it joins the population at the latest",
     },
-    "--old-policy": {
-        "default": "",
-        "metavar": "@FILE",
-        "help": "file that will hold the address of the old-policy process",
+    "--beside": {
+        "action": "append",
+        "default": [],
+        "metavar": "ROLE=@FILE",
+        "help": "file that will hold the address of a process that the trainer has for itself; may be repeated",
     },
     "--name": {"default": "", "help": "name of this worker in the ledger"},
     "--nodes": {"type": int, "default": 1, "help": "machines over which the ranks are spread"},

@@ -102,6 +102,10 @@ class Row:
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Its options on the command line, and in what each differs from an option of that name of the core: `metavar`,
     `help`, `default` (service roles)."""
+    with_trainer: bool = False
+    """Whether a run that asks for it has one for each trainer, which is told its address (service roles)."""
+    keeps_versions: bool = False
+    """Whether it reads, from the folder of published weights, every version that tokens may carry (service roles)."""
     of_a_run: bool = False
     """Whether it must be given a run's own token (service roles)."""
     loads_models: bool = False

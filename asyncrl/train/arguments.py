@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,8 @@ class TrainerArguments:
     weights_dir: Path
     """Where versions are written."""
     credentials: Credentials
-    old_policy: str = ""
-    """Such a file for the old-policy process; "" where there is none."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Such a file for each process that the trainer has for itself, by its role."""
     main_buffer: str = ""
     """For an exploiter, the buffer of the policy that it is trained against."""
     exploits: int = 0

@@ -141,7 +141,7 @@ MODULES = (
     "asyncrl.services.engine.service",
     "asyncrl.services.env.service",
     "asyncrl.services.joining",
-    "asyncrl.services.old_policy.service",
+    "asyncrl.extensions.old_policy.service",
     "asyncrl.services.rollout.service",
     "asyncrl.services.trainer.service",
     "asyncrl.train.features.poison",

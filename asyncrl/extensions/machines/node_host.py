@@ -42,7 +42,7 @@ connections: a process that is suspended or gets no processor returns."""
 POLL_S = 0.05
 MEASURE_S = 30.0
 """How long a node measures a process after it was last asked for."""
-_OWN = ("--folder", "--model", "--weights-dir", "--ready-file", "--port", "--old-policy")
+_OWN = ("--folder", "--model", "--weights-dir", "--ready-file", "--port", "--beside")
 """Options whose values a node chooses itself, or that belong to the machine of the run folder."""
 
 

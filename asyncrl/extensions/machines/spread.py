@@ -26,6 +26,7 @@ from asyncrl.extensions.machines.messages import NODE_ROLES
 from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
+from asyncrl.services.command import with_trainer
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
 
@@ -447,7 +448,7 @@ def check_run_machines(config: Config, alone: bool) -> None:
 def check_machines(config: Config) -> None:
     """Raise `ConfigError` for settings that need all processes on one machine."""
     section = config.placement
-    for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
+    for key in ("trainer", "engines", "evaluation", *(row.name for row in with_trainer(config)), "servers"):
         if given := getattr(section, key):
             raise ConfigError(
                 f"placement.{key} must be left out where a run has several machines, which have GPUs of their own, got "
@@ -499,7 +500,7 @@ class SpreadPlacement(Placement):
     def evaluation_env(self) -> dict[str, str]:
         return visible_env(self.gpus[-1:]) if self.gpus else {}
 
-    def old_policy_env(self, policy: str = "") -> dict[str, str]:
+    def beside_env(self, role: str, policy: str = "") -> dict[str, str]:
         first = self._trainer(policy).gpus or ()
         return visible_env([self.gpus[number] for number in first[:1]]) if self.gpus else {}
 

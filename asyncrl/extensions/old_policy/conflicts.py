@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, ruled_out
+from asyncrl.extensions.old_policy.settings import OldPolicyConfig, OldPolicyPlacement
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield what keeps engines from being asked, before each update, for all that was sampled."""
-    if recipe.train.old_policy != "interrupt":
+    """Yield a GPU for no process, and what keeps engines from being asked before each update."""
+    gpus = recipe.section(OldPolicyPlacement).old_policy
+    if gpus and recipe.section(OldPolicyConfig).old_policy != "process":
+        yield f"placement.old_policy must be left out without train.old_policy='process', whose GPU it is, got {gpus}"
+    if recipe.section(OldPolicyConfig).old_policy != "interrupt":
         return
     schedule = recipe.train.schedule
     yield from ruled_out(
@@ -38,22 +42,23 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield an objective that reads no such scores."""
-    if recipe.train.old_policy != "trainer" and "snapshots" not in asked.words:
+    place = recipe.section(OldPolicyConfig).old_policy
+    if place != "trainer" and "snapshots" not in asked.words:
         yield (
-            f"train.old_policy: {recipe.train.old_policy!r} scores tokens for an objective that reads them, such as "
+            f"train.old_policy: {place!r} scores tokens for an objective that reads them, such as "
             "one with algo.proximal.name='snapshot'; allowed otherwise: trainer"
         )
 
 
 def with_images(recipe: Recipe) -> Iterator[str]:
     """Yield a place for scores that is sent no images."""
-    if recipe.train.old_policy != "trainer":
+    if recipe.section(OldPolicyConfig).old_policy != "trainer":
         yield "train.old_policy"
 
 
 def untried(recipe: Recipe) -> Iterator[str]:
     """Yield what nobody has run with it."""
-    if recipe.policies and recipe.train.old_policy == "interrupt":
+    if recipe.policies and recipe.section(OldPolicyConfig).old_policy == "interrupt":
         yield "policies with train.old_policy='interrupt'"
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from asyncrl.endpoint import wait_for_addresses
-from asyncrl.services.old_policy.client import OldPolicyClient
+from asyncrl.extensions.old_policy.client import OldPolicyClient
+from asyncrl.extensions.old_policy.model import FOLDER
+from asyncrl.extensions.old_policy.old_policies import OldPolicies
 from asyncrl.startup import LIMIT_FACTOR
-from asyncrl.train.parts.old_policy import OldPolicies
-from asyncrl.train.parts.old_policy_model import FOLDER
 from asyncrl.train.step.part_table import PartContext
 
 
@@ -15,7 +15,7 @@ def old_policies(context: PartContext) -> OldPolicies:
     time."""
     config, given = context.config, context.arguments
     assert given is not None
-    (url,) = wait_for_addresses([given.old_policy], LIMIT_FACTOR * config.run.start_timeout_s)
+    (url,) = wait_for_addresses([given.beside["old_policy"]], LIMIT_FACTOR * config.run.start_timeout_s)
     token = given.credentials.bearer("old_policy")
     client = OldPolicyClient(url, token, config.buffer.wait_timeout_s, config.outage_timeout_s)
     return OldPolicies(given.weights_dir / FOLDER, config.buffer.max_staleness, client)

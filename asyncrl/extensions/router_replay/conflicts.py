@@ -36,7 +36,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ("env.name", recipe.env.name == "agent", "an environment", "the gateway does not keep experts"),
         (
             "train.old_policy",
-            recipe.train.old_policy != "trainer",
+            value_at(recipe, "train.old_policy") != "trainer",
             "'trainer'",
             "elsewhere tokens are scored without their experts",
         ),

@@ -17,6 +17,7 @@ from asyncrl.config import Config
 from asyncrl.env.config_check import env_services
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import BY_TURNS, ENGINE_SHARE, visible_env
+from asyncrl.services.command import with_trainer
 
 BESIDE_TRAINER = 0.45
 """Share of a GPU's memory that the engines on it take together beside a trainer."""
@@ -37,8 +38,8 @@ class Placement:
     evaluation: Numbers = ()
     servers: Numbers = ()
     """Left to servers that are started apart."""
-    old_policy: Numbers = ()
-    """The GPUs of the old-policy process; empty for the trainer's first."""
+    beside: Mapping[str, Numbers] = field(default_factory=dict)
+    """Those of each process that a trainer has for itself, by its role; empty for the trainer's first."""
     sleep: bool = False
     """Whether engines and trainer use the memory by turns."""
 
@@ -83,9 +84,9 @@ class Placement:
         """The same for the engine of periodic evaluations."""
         return self._env(self.evaluation)
 
-    def old_policy_env(self, policy: str = "") -> dict[str, str]:
-        """The same for the old-policy process of a policy."""
-        return self._env(self.old_policy or self.trainers.get(policy, ())[:1])
+    def beside_env(self, role: str, policy: str = "") -> dict[str, str]:
+        """The same for a process that a policy's trainer has for itself."""
+        return self._env(self.beside.get(role) or self.trainers.get(policy, ())[:1])
 
     def service_env(self) -> dict[str, str]:
         """The same for a process that uses no GPU."""
@@ -116,16 +117,17 @@ class Placement:
             parts += [f"{prefixed(policy, f'engine-{i}')} {_ranges(one)}" for i, one in enumerate(engines)]
         if self.evaluation:
             parts.append(f"evaluation {_ranges(self.evaluation)}")
-        if self.old_policy:
-            parts.append(f"old policy {_ranges(self.old_policy)}")
+        for role, numbers in self.beside.items():
+            parts += [f"{role.replace('_', ' ')} {_ranges(numbers)}"] if numbers else []
         if self.servers:
             parts.append(f"servers {_ranges(self.servers)}")
-        used = self._training | self._sampling | {*self.evaluation, *self.old_policy, *self.servers}
+        beside = set(chain.from_iterable(self.beside.values()))
+        used = self._training | self._sampling | beside | {*self.evaluation, *self.servers}
         if unused := [number for number in range(len(self.gpus)) if number not in used]:
             parts.append(f"unused {_ranges(unused)} (engine.count and train.ranks say how many are used)")
         turns = ", by turns" if self.sleep else ""
-        beside = self._training & self._sampling
-        shared = f" (shared{turns}, engines take {self.gpu_memory_utilization:g})" if beside else ""
+        both = self._training & self._sampling
+        shared = f" (shared{turns}, engines take {self.gpu_memory_utilization:g})" if both else ""
         return f"{_of(len(self.gpus))}: {', '.join(parts)}{shared}"
 
 
@@ -151,15 +153,16 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     policies = {name: config.policy(name) for name in ("", *config.policies)}
     if not gpus:
         return Placement(sleep=section.sleep is True)
-    for key in ("trainer", "engines", "evaluation", "old_policy", "servers"):
+    beside = {row.name: tuple(getattr(section, row.name)) for row in with_trainer(config)}
+    for key in ("trainer", "engines", "evaluation", *beside, "servers"):
         _check_numbers(key, getattr(section, key), len(gpus))
-    free = _Free(len(gpus), [*section.servers, *section.old_policy])
+    free = _Free(len(gpus), [*section.servers, *chain.from_iterable(beside.values())])
     trainers = _trainers(policies, section.trainer, section.engines, free)
     engines = _engines(config, policies, free, trainers)
     evaluation = _evaluation(config, free, engines)
     shared = set(chain.from_iterable(trainers.values())) & set(_flat(engines))
     placement = Placement(
-        gpus, trainers, engines, evaluation, tuple(section.servers), tuple(section.old_policy),
+        gpus, trainers, engines, evaluation, tuple(section.servers), beside,
         _by_turns(config, bool(shared)),
     )  # fmt: skip
     if "engine" in config.numbers and (shared or placement.engines_in_turn or placement.sleep):

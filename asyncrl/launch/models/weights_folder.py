@@ -8,6 +8,7 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.services.command import with_trainer
 from asyncrl.weights.folders import BYTES, STAGED_COPIES, has_own_copies, published_bytes
 
 PUBLISHED_COPIES = 3
@@ -27,7 +28,7 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     if config.train.memory_checkpoint_every:
         copies += math.ceil(memory_checkpoints(config, STATE_BYTES) / BYTES[config.model.dtype])
         advice = ", or set train.memory_checkpoint_every=0"
-    if config.train.old_policy == "process":
+    if any(row.keeps_versions for row in with_trainer(config)):
         # The current version, those before it that tokens may carry, and the one that is written.
         copies += config.buffer.max_staleness + 2
     parent = next(place for place in (folder, *folder.parents) if place.is_dir())

@@ -18,6 +18,7 @@ from asyncrl.launch.roles.buffer_place import buffer_place
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
 from asyncrl.services.buffer.client import BufferClientSync
+from asyncrl.services.command import with_trainer
 from asyncrl.services.engine.urls import policy_url
 from asyncrl.weights.folders import policy_weights
 
@@ -57,8 +58,8 @@ class PolicyRoles:
         self.nice = generation_nice()
         """The niceness of engines, environments and workers."""
         self.engines: list[ManagedProcess] = []
-        self.old_policy: ManagedProcess | None = None
-        """Scores tokens under the versions that sampled them, where the recipe asks for it."""
+        self.beside: dict[str, ManagedProcess] = {}
+        """What the trainer has for itself, by role, where the recipe asks for it."""
         self.added: list[ManagedProcess] = []
         """Those of the engines, and of the environments of a run, that were started while it went on."""
         self.retired: list[str] = []
@@ -89,19 +90,15 @@ class PolicyRoles:
         self.process_group.wait_ready(self.buffer, self.config.run.start_timeout_s)
         self._probe = self._trainer_probe()
         self._probe.reset()
-        for file in (self._engine_addresses_file, self._old_policy_file, stop_file(self.folder)):
+        beside = [row.name for row in with_trainer(self.config)]
+        files = [self._beside_file(role) for role in beside]
+        for file in (self._engine_addresses_file, *files, stop_file(self.folder)):
             file.unlink(missing_ok=True)
-        if self.config.train.old_policy == "process":
-            self.old_policy = self.process_group.start(
-                f"{self.prefix}old-policy",
-                [
-                    "serve",
-                    "old_policy",
-                    *self._engine_argv(),
-                    "--buffer",
-                    self.buffer_address("old_policy"),
-                ],
-                self.placement.old_policy_env(self.name),
+        for role in beside:
+            self.beside[role] = self.process_group.start(
+                f"{self.prefix}{role.replace('_', '-')}",
+                ["serve", role, *self._engine_argv(), "--buffer", self.buffer_address(role)],
+                self.placement.beside_env(role, self.name),
                 nice=self.nice,
             )
         self.trainer = self.process_group.start(
@@ -112,9 +109,9 @@ class PolicyRoles:
         """Call when the trainer has been started. Raises `UnavailableError`, `DeadlineError`."""
         for process in self.engines:
             self.process_group.wait_ready(process, self.config.run.start_timeout_s)
-        if self.old_policy is not None:
-            self.process_group.wait_ready(self.old_policy, self.config.run.start_timeout_s)
-            write_addresses(self._old_policy_file, [self.route("trainer", self.old_policy)])
+        for role, process in self.beside.items():
+            self.process_group.wait_ready(process, self.config.run.start_timeout_s)
+            write_addresses(self._beside_file(role), [self.route("trainer", process)])
         write_addresses(self._engine_addresses_file, self.engine_addresses("trainer"))
 
     def readmit(self, workers: Sequence[str]) -> None:
@@ -137,8 +134,8 @@ class PolicyRoles:
         self._supervise(self.buffer)
         for process in self.engines:
             self._supervise(process, "engine")
-        if self.old_policy is not None:
-            self._supervise(self.old_policy)
+        for process in self.beside.values():
+            self._supervise(process)
         trainer_start_s = self.config.run.start_timeout_s
         self.supervisor.watch(
             self.trainer, self._probe, trainer_start_s, ends=True, serving=False, after=self._before_trainer()
@@ -319,9 +316,8 @@ class PolicyRoles:
     def _engine_addresses_file(self) -> Path:
         return self.folder / "endpoints" / "trainer-engines.json"
 
-    @property
-    def _old_policy_file(self) -> Path:
-        return self.folder / "endpoints" / "trainer-old-policy.json"
+    def _beside_file(self, role: str) -> Path:
+        return self.folder / "endpoints" / f"trainer-{role.replace('_', '-')}.json"
 
     def _folder(self) -> list[str]:
         return ["--folder", str(self.folder)]
@@ -334,7 +330,7 @@ class PolicyRoles:
             *("serve", "trainer", *self._folder(), "--model", self.model),
             *("--buffer", self.buffer_address("trainer"), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
-            *(("--old-policy", f"@{self._old_policy_file}") if self.old_policy is not None else ()),
+            *(word for role in self.beside for word in ("--beside", f"{role}=@{self._beside_file(role)}")),
             *self._exploiter_argv(),
         ]
 

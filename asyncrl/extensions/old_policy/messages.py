@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.errors import InputError
-from asyncrl.train.parts.old_policy_model import Row
+from asyncrl.extensions.old_policy.model import Row
 
 
 def rows_to_map(rows: Sequence[Row]) -> dict[str, Any]:

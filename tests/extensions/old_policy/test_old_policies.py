@@ -1,6 +1,7 @@
 """The old-policy process gives the numbers of copies in the trainer, whichever version sampled a token."""
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from asyncrl.config import parse_config
 from asyncrl.config_checks import check_objective
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import ConfigError, ConflictError, InputError
-from asyncrl.services.old_policy.client import OldPolicyClient
-from asyncrl.services.old_policy.service import OldPolicy, create_old_policy_app
+from asyncrl.extensions.old_policy.client import OldPolicyClient
+from asyncrl.extensions.old_policy.model import OldPolicyModel, Row, rows_of
+from asyncrl.extensions.old_policy.old_policies import OldPolicies
+from asyncrl.extensions.old_policy.service import OldPolicy, create_old_policy_app
+from asyncrl.launch.machines.placement import plan
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.train.models.loading import load_frozen
-from asyncrl.train.parts.old_policy import OldPolicies
-from asyncrl.train.parts.old_policy_model import OldPolicyModel, Row, rows_of
 from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.weights.files import write_weights
 from tests.app_thread import AppThread
@@ -176,3 +179,46 @@ def test_a_process_that_nothing_would_ask_is_refused():
     ):
         check_objective(parse_config(sections))
     check_objective(parse_config({**sections, "algo": SNAPSHOT}))
+
+
+PROCESS = {
+    "model": {"path": "m"},
+    "env": {"name": "gridworld"},
+    "algo": SNAPSHOT,
+    "train": {"old_policy": "process"},
+}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "line", "gpu"),
+    [
+        (
+            [],
+            "3 GPUs: trainer 0, engine-0 1, unused 2 (engine.count and train.ranks say how many are used)",
+            "0",
+        ),
+        ([0], "3 GPUs: trainer 1, engine-0 2, old policy 0", "0"),
+    ],
+)
+def test_the_process_has_the_trainers_gpu_or_one_of_its_own(chosen, line, gpu):
+    config = parse_config({**PROCESS, "placement": {"old_policy": chosen}})
+    placement = plan(config, ["0", "1", "2"])
+    assert str(placement) == line
+    assert placement.beside_env("old_policy")["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+def test_a_gpu_for_a_process_that_is_not_there_is_refused():
+    sections = {**PROCESS, "train": {}, "algo": {}, "placement": {"old_policy": [1]}}
+    with pytest.raises(
+        ConfigError, match=r"placement\.old_policy must be left out without train\.old_policy='process'"
+    ):
+        parse_config(sections)
+
+
+def test_its_trainer_is_told_the_file_of_its_address_by_its_role(process_group, tmp_path):
+    roles = Roles(parse_config(PROCESS), tmp_path, "m", tmp_path / "weights", process_group=process_group)
+    roles.buffer = SimpleNamespace(name="buffer", url="http://buffer:1")
+    assert "--beside" not in roles._trainer_argv()
+    roles.beside["old_policy"] = SimpleNamespace(name="old-policy", url="http://old:1")
+    argv = roles._trainer_argv()
+    assert argv[argv.index("--beside") + 1] == f"old_policy=@{tmp_path}/endpoints/trainer-old-policy.json"

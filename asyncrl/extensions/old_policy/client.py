@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrl.extensions.old_policy.messages import logprobs_from_map, rows_to_map
+from asyncrl.extensions.old_policy.model import Row
 from asyncrl.services.http.client import HttpClient
-from asyncrl.services.old_policy.messages import logprobs_from_map, rows_to_map
-from asyncrl.train.parts.old_policy_model import Row
 
 
 class OldPolicyClient:
-    """Implements `asyncrl.train.parts.old_policy.OldPolicyService`.
+    """Implements `asyncrl.extensions.old_policy.old_policies.OldPolicyService`.
 
     timeout_s: how long a batch may take. retry_s: how long the process may be away, as while it is started again.
     """

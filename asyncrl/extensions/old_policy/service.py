@@ -25,13 +25,13 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials
 from asyncrl.data.codec import decode_group, pack
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.extensions.old_policy.messages import logprobs_to_map, rows_from_map
+from asyncrl.extensions.old_policy.model import FOLDER, OldPolicyModel, Row, rows_of
 from asyncrl.http_checks import MSGPACK
 from asyncrl.process_hooks import set_threads
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.http.app import create_app, serve
-from asyncrl.services.old_policy.messages import logprobs_to_map, rows_from_map
 from asyncrl.train.models.loading import load_frozen
-from asyncrl.train.parts.old_policy_model import FOLDER, OldPolicyModel, Row, rows_of
 
 log = logging.getLogger("asyncrl.old_policy")
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.old_policy.model import Row
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.parts.old_policy_model import Row
 from asyncrl.train.parts.snapshots import KeptVersions
 from asyncrl.train.step.ragged import Ragged
 from asyncrl.train.step.step_batch import StepBatch

@@ -1,5 +1,5 @@
 """One model that takes on the weights of whichever version is asked for: the old-policy process's part of
-`asyncrl.train.parts.old_policy`. Imports no deepspeed."""
+`asyncrl.extensions.old_policy.old_policies`. Imports no deepspeed."""
 
 from __future__ import annotations
 
