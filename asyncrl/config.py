@@ -392,11 +392,11 @@ def parse_config(
     except ValidationError as error:
         from asyncrl.config_problems import explain_problems
 
-        told = [
+        lines = [
             f"  {line}{_whose(place, others)}"
             for place, line in explain_problems(error.errors(), composed(Config)).items()
         ]
-        raise ConfigError(f"{source}: {len(told)} problem(s):\n" + "\n".join(told)) from None
+        raise ConfigError(f"{source}: {len(lines)} problem(s):\n" + "\n".join(lines)) from None
 
 
 def no_numbers(value: Any, key: str = "") -> Iterator[tuple[str, float, str]]:

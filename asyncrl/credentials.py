@@ -117,8 +117,8 @@ class Access:
             return None
         if hmac.compare_digest(hashlib.sha256(token).hexdigest(), self._run_digest):
             return Caller("run")
-        said, _, mac = token.partition(b":")
-        caller = said.decode("ascii", "replace")
+        head, _, mac = token.partition(b":")
+        caller = head.decode("ascii", "replace")
         if not hmac.compare_digest(mac, _mac(self._key, caller).encode()):
             return None
         role, _, name = caller.partition("/")

@@ -46,7 +46,7 @@ class Exhausted:
 
     code: int
     cause: str
-    said: re.Pattern[str]
+    pattern: re.Pattern[str]
     """What an error in a log says that names it."""
 
 
@@ -183,4 +183,4 @@ def as_told(error: Exception) -> AsyncRLError:
 def cause_of(code: int, error: str) -> str:
     """Return why a process died: the error in its log, unless its exit code says what that could not be written for."""
     known = BY_CODE.get(code)
-    return error if known is None or known.said.search(error) else known.cause
+    return error if known is None or known.pattern.search(error) else known.cause

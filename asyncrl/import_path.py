@@ -75,9 +75,9 @@ def load_module(setting: str, module: str, path: Any = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
             raise ConfigError(f"{failed}: {_not_found(error.name)}") from error
-        raise ConfigError(f"{failed}: {_told(error)}") from error
+        raise ConfigError(f"{failed}: {_described(error)}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{failed}: {_told(error)}") from error
+        raise ConfigError(f"{failed}: {_described(error)}") from error
 
 
 def source_file(setting: str, module: str) -> Path:
@@ -93,7 +93,7 @@ def source_file(setting: str, module: str) -> Path:
         raise ConfigError(f"{failed}: {_not_found(error.name or module)}") from error
     except (Exception, SystemExit) as error:
         # Finding a module imports its parent packages.
-        raise ConfigError(f"{failed}: {_told(error)}") from error
+        raise ConfigError(f"{failed}: {_described(error)}") from error
     if spec is None:
         raise ConfigError(f"{failed}: {_not_found(module)}")
     if spec.origin is None or not spec.origin.endswith(".py"):
@@ -257,7 +257,7 @@ def _not_found(module: str) -> str:
     )
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """Describe what an import raised, with file and line."""
     frames = [
         f

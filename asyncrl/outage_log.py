@@ -25,8 +25,8 @@ class OutageLog:
         self.failures = 0
         """Failed attempts since the last line that told of an end."""
         self._began = 0.0
-        self._told_s = float("-inf")
-        self._told = False
+        self._logged_s = float("-inf")
+        self._logged = False
         self._again = False
         """Whether the last time of `lived_through` failed."""
 
@@ -38,9 +38,9 @@ class OutageLog:
         if again or self.waiting > 1:
             return
         self._began = now_s()
-        self._told = self._began - self._told_s >= EVERY_S
-        if self._told:
-            self._told_s = self._began
+        self._logged = self._began - self._logged_s >= EVERY_S
+        if self._logged:
+            self._logged_s = self._began
             self._log.warning("%s: %s; trying again until that ends", self.what, error)
 
     @contextlib.contextmanager
@@ -62,7 +62,7 @@ class OutageLog:
     def ended(self, worked: bool = True) -> None:
         """Note that a call that had failed has worked, or is given up."""
         self.waiting -= 1
-        if self.waiting or not self._told:
+        if self.waiting or not self._logged:
             return
         how = "again" if worked else "given up"
         self._log.warning(
@@ -72,4 +72,4 @@ class OutageLog:
             now_s() - self._began,
             self.failures,
         )
-        self.failures, self._told = 0, False
+        self.failures, self._logged = 0, False

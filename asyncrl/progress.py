@@ -40,7 +40,7 @@ class Progress:
         self._every = TERMINAL_EVERY_S if self._terminal else LOG_EVERY_S[0]
         self._first: tuple[float, int] | None = None
         """When the first of it was done, and how much: what comes before is a start."""
-        self._said = False
+        self._shown = False
         self._lock = threading.Lock()
 
     def advance(self, count: int = 1) -> None:
@@ -58,10 +58,10 @@ class Progress:
 
     def line(self, now: float) -> str:
         """Return what is told at a time of `time.monotonic`."""
-        told = f"{self.what}: {self.done}" if self.unit else f"{self.what}:"
+        line = f"{self.what}: {self.done}" if self.unit else f"{self.what}:"
         if self.unit:
-            told += f" of {self.total} {self.unit}" if self.total else f" {self.unit}"
-        parts = [told if self.unit else f"{told} {_duration(now - self._started)}"]
+            line += f" of {self.total} {self.unit}" if self.total else f" {self.unit}"
+        parts = [line if self.unit else f"{line} {_duration(now - self._started)}"]
         since, before = self._first or (now, self.done)
         if self.done > before and now > since:
             rate = (self.done - before) / (now - since)
@@ -75,7 +75,7 @@ class Progress:
     def end(self) -> None:
         """Say how long a phase took that was spoken of."""
         with self._lock:
-            if self._said:
+            if self._shown:
                 counted = f"{self.done} {self.unit} " if self.unit else ""
                 self._say(f"{self.what}: {counted}in {_duration(time.monotonic() - self._started)}")
                 if self._terminal:
@@ -84,7 +84,7 @@ class Progress:
 
     def _say(self, text: str) -> None:
         global _open
-        self._said = True
+        self._shown = True
         _open = self._stream if self._terminal else None
         start, end = ("\r\033[K", "") if self._terminal else ("", "\n")
         _print(f"{start}{text}{end}", self._stream)
@@ -104,22 +104,22 @@ def clear_line(written: bool = False) -> None:
 @contextmanager
 def progress(what: str, total: int = 0, unit: str = "") -> Iterator[Advance]:
     """Tell of a phase while the body runs; it counts what is done by the function it gets."""
-    told = Progress(what, total, unit)
+    shown = Progress(what, total, unit)
     try:
-        yield told.advance
+        yield shown.advance
     finally:
-        told.end()
+        shown.end()
 
 
 @contextmanager
 def elapsing(what: str) -> Iterator[None]:
     """Tell how long the body, whose parts cannot be counted, has taken."""
-    told = Progress(what)
+    shown = Progress(what)
     ended = threading.Event()
 
     def tell() -> None:
         while not ended.wait(TERMINAL_EVERY_S):
-            told.advance(0)
+            shown.advance(0)
 
     thread = threading.Thread(target=tell, name="progress", daemon=True)
     thread.start()
@@ -128,7 +128,7 @@ def elapsing(what: str) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        told.end()
+        shown.end()
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -168,18 +168,18 @@ def _value(line: bytes, where: str) -> Any:
 
 def _why(line: bytes, error: ValueError) -> str:
     """Return what is wrong with a line of JSON lines, in words of the file and not of a parser."""
-    said = str(error)
-    if said.startswith("Extra data"):
+    reason = str(error)
+    if reason.startswith("Extra data"):
         return (
             "lines end in CR alone; save them with LF" if b"\r" in line else "it holds more than one value"
-        ) + f" ({said})"
+        ) + f" ({reason})"
     if line in (b"{", b"["):
         return "one value goes over several lines, where each line holds one; save the file as .json"
     if re.match(rb"\{\s*'", line):
         return "it is written as Python writes it, with single quotes; use json.dumps"
     if not line.strip(b"\0"):
         return "it holds NUL bytes alone, as after a crash of the machine that wrote it"
-    return said
+    return reason
 
 
 def not_utf8(path: str | Path) -> str:

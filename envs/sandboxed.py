@@ -70,9 +70,9 @@ def describe(result: ExecResult, characters: int = SHOWN_CHARACTERS) -> str:
     if result.out_of_memory:
         return f"{_cut(output, characters)}\nerror: memory limit exceeded".strip()
     if result.returncode != 0:
-        said = result.stderr.decode("utf-8", "replace").strip() or f"exit status {result.returncode}"
+        reason = result.stderr.decode("utf-8", "replace").strip() or f"exit status {result.returncode}"
         # A traceback names the error at its end, a compiler's message at its beginning.
-        error = _cut(said, characters) if result.phase == "compile" else _cut_front(said, characters)
+        error = _cut(reason, characters) if result.phase == "compile" else _cut_front(reason, characters)
         return f"{_cut(output, characters)}\nerror: {error}".strip()
     return _cut(output, characters) if output else "(no output)"
 

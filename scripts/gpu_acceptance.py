@@ -121,13 +121,13 @@ def _run(name: str, work: Path, machine: str, limit_s: float) -> Record:
     if limit_s < LEAST_S:
         return Record(name, NOT_RUN, "the time of --within-s was up", machine=machine, date=_today())
     command = [sys.executable, __file__, "--part", name, "--work", str(work), "--result", str(result)]
-    code, said = run_part(command, limit_s)
+    code, output = run_part(command, limit_s)
     record = _read_one(result) if result.exists() else Record(name, FAILED, UNFINISHED)
     if record.reason == UNFINISHED:
         # The figures that it has found stay.
-        record.reason = f"exit code {code}: {said}"
+        record.reason = f"exit code {code}: {output}"
         if code is None:
-            record.reason = f"not finished within {limit_s:.0f} s: {said}"
+            record.reason = f"not finished within {limit_s:.0f} s: {output}"
     record.wall_s = round(time.monotonic() - start, 1)
     record.machine, record.date = machine, _today()
     return record
@@ -158,8 +158,8 @@ def _one(name: str, work: Path, result: Path) -> int:
 def as_line(record: Record) -> str:
     """Return a record as a line for the console."""
     figures = ", ".join(f"{one.name} {one.value:,.4g} {one.unit}".rstrip() for one in record.figures)
-    said = f": {record.reason}" if record.reason else ""
-    return f"  {record.status}{said} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}"
+    text = f": {record.reason}" if record.reason else ""
+    return f"  {record.status}{text} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}"
 
 
 def _read(path: Path | None) -> list[Record]:
@@ -183,8 +183,8 @@ def _fill(page: Path, records: list[Record]) -> None:
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    said = f"{records[-1].machine}, {max(record.date for record in records)}:"
-    page.write_text(f"{before}{BEGIN}\n{said}\n\n{as_table(records)}\n{END}{after}")
+    header = f"{records[-1].machine}, {max(record.date for record in records)}:"
+    page.write_text(f"{before}{BEGIN}\n{header}\n\n{as_table(records)}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def _implied(node: ast.FunctionDef, reads: Mapping[str, tuple[str, ...]], marks:
     """Return what a function needs because its body reads it, beyond the words of its own marks."""
     if not node.args.args:
         return []
-    inputs, said = node.args.args[0].arg, {word for mark in marks for word in mark.words}
+    inputs, declared = node.args.args[0].arg, {word for mark in marks for word in mark.words}
     words: set[str] = set()
     for part in ast.walk(node):
         if not (
@@ -209,7 +209,7 @@ def _implied(node: ast.FunctionDef, reads: Mapping[str, tuple[str, ...]], marks:
             named = [argument.value for argument in part.args if isinstance(argument, ast.Constant)]
             of_inputs = isinstance(part.func.value, ast.Name) and part.func.value.id == inputs
             words |= {word for name in named if of_inputs for word in reads.get(str(name), ())}
-    found = tuple(sorted(words - said))
+    found = tuple(sorted(words - declared))
     return [Mark("needs", found)] if found else []
 
 

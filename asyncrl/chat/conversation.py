@@ -194,8 +194,8 @@ Note = Callable[[Conversations, str, Trajectory], Trajectory]
 
 def state_of(messages: list[Message]) -> str:
     """Return what is equal for equal texts: what GiGPO (arXiv 2505.10978) compares states by."""
-    said = [[m["role"], m.get("name", ""), m.get("content", "")] for m in messages]
-    return hashlib.blake2b(json.dumps(said).encode(), digest_size=8).hexdigest()
+    shown = [[m["role"], m.get("name", ""), m.get("content", "")] for m in messages]
+    return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
 
 
 def agent_of(name: str) -> str:

@@ -665,8 +665,8 @@ def _end_reasoning(turn: str, message: Message) -> str:
     if turn.startswith(_THINK):
         return turn.removeprefix(_THINK).lstrip("\n")
     reasoning = str(message.get("reasoning_content") or "")
-    if not reasoning and _END_THINK in (said := str(message.get("content") or "")):
-        reasoning = said.partition(_END_THINK)[0].removeprefix(_THINK)
+    if not reasoning and _END_THINK in (text := str(message.get("content") or "")):
+        reasoning = text.partition(_END_THINK)[0].removeprefix(_THINK)
     if turn.startswith(_END_THINK):
         return f"{reasoning.strip()}{turn}"
     return f"{reasoning.strip()}\n{_END_THINK}\n\n{turn}"

@@ -26,9 +26,9 @@ def refuse_template(renderer: ChatRenderer, needs_tools: bool) -> None:
     """Refuse a template that does not show what the tasks need. Raises `ConfigError` with what is missing and why."""
     for feature in (TEXT, *(NEEDED_BY_TOOLS if needs_tools else ())):
         if reason := renderer.traits.lacks(feature):
-            told = "the environment offers tools, and " if feature != TEXT else ""
+            because = "the environment offers tools, and " if feature != TEXT else ""
             raise ConfigError(
-                f"model.chat_template: {told}{reason}; give a template that writes them, a file named in "
+                f"model.chat_template: {because}{reason}; give a template that writes them, a file named in "
                 "model.chat_template, or another model"
             )
 

@@ -167,14 +167,14 @@ def probe_shown(forms: Traits, render: Render, observe: Callable[[list[Message],
     tools = [PROBE_TOOL]
     user, system = USER, {"role": "system", "content": _TOLD}
     more_system: Message = {"role": "system", "content": _MORE}
-    said: Message = {"role": "assistant", "content": _SAY}
+    answer: Message = {"role": "assistant", "content": _SAY}
     more_user: Message = {"role": "user", "content": _MORE}
     results: list[Message] = [
         {"role": "tool", "tool_call_id": tool_call_id(n), "name": _TOOL, "content": word}
         for n, word in enumerate((_LONG, _SECOND))
     ]
     call = call_message("", {_PARAMETER: _ARGUMENT})
-    look(TEXT, lambda: render([user, said, more_user], None, True), _ASK, _MORE)
+    look(TEXT, lambda: render([user, answer, more_user], None, True), _ASK, _MORE)
     look(TOOLS, lambda: render([user], tools, True), _TOOL)
     if TOOLS not in dropped and TOOLS not in refused:
         look(TOOL_PARAMETERS, lambda: render([user], tools, True), _PARAMETER)

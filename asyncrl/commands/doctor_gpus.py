@@ -80,18 +80,18 @@ def check_driver(banner: str, states: Sequence[GpuState], built_for: tuple[int, 
     match = _CUDA.search(banner)
     supported = (int(match[1]), int(match[2])) if match else None
     driver = states[0].driver if states else "unknown"
-    said = "unknown" if supported is None else "{}.{}".format(*supported)
+    version_text = "unknown" if supported is None else "{}.{}".format(*supported)
     problem = ""
     if built_for is None:
         problem = "torch is not a CUDA build; run scripts/install.sh gpu"
     elif supported is not None and supported[0] < built_for[0]:
         # Within a major version of CUDA older drivers run newer builds.
         problem = (
-            f"torch is built for CUDA {built_for[0]}.{built_for[1]}, and the driver supports {said} at most: install "
-            "a newer driver"
+            f"torch is built for CUDA {built_for[0]}.{built_for[1]}, and the driver supports {version_text} at most: "
+            "install a newer driver"
         )
     torch = "none" if built_for is None else "{}.{}".format(*built_for)
-    return [(f"driver {driver}, CUDA {said}; torch's CUDA {torch}", problem)]
+    return [(f"driver {driver}, CUDA {version_text}; torch's CUDA {torch}", problem)]
 
 
 def check_state(state: GpuState) -> list[Row]:
@@ -124,8 +124,8 @@ def check_nccl(version: str, env: Mapping[str, str]) -> list[Row]:
     """Say which NCCL connects the GPUs, and which variables change how."""
     problem = "" if version else "several GPUs need NCCL; run scripts/install.sh gpu"
     changed = [f"{name}={env[name]}" for name in _SETTINGS if env.get(name)]
-    told = f" ({', '.join(changed)})" if changed else ""
-    return [(f"NCCL {version or 'missing'}{told}", problem)]
+    changes = f" ({', '.join(changed)})" if changed else ""
+    return [(f"NCCL {version or 'missing'}{changes}", problem)]
 
 
 def parse_topology(text: str) -> dict[tuple[int, int], str]:

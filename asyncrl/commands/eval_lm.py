@@ -53,10 +53,10 @@ def run_lm_eval(args: argparse.Namespace, sets: dict[str, str]) -> int:
             add_checkpoint(folder, record["checkpoints"], checkpoint, settings)
             if any(row["checkpoint"] == checkpoint for row in file.rows):
                 continue
-            said = play(asked, python, checkpoint, config, folder / "work" / str(number))
+            answers = play(asked, python, checkpoint, config, folder / "work" / str(number))
             for part in sets:
                 task = part.removeprefix(PREFIX)
-                found = {one["doc"]: one["hash"] for one in said if one["task"] == task}
+                found = {one["doc"]: one["hash"] for one in answers if one["task"] == task}
                 if not found:
                     raise ConfigError(f"--on {part}: is a group of tasks; name those of them that you want")
                 listed = [[str(doc), doc, "heldout", {"hash": digest}] for doc, digest in found.items()]
@@ -65,7 +65,7 @@ def run_lm_eval(args: argparse.Namespace, sets: dict[str, str]) -> int:
                         f"--out {folder}: holds an evaluation on other tasks; give another folder"
                     )
             write_json(folder / RECORD, record)
-            file.append(rows(said, checkpoint))
+            file.append(rows(answers, checkpoint))
         result = {**suite, "suite": name, "tasks": sum(map(len, record["tasks"].values()))}
         return report(args, folder, result, file.rows, list(record["checkpoints"]))
     finally:

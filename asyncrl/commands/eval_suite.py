@@ -149,7 +149,7 @@ class _Progress:
         self._file, self._checkpoint = file, checkpoint
         self._all = num_tasks * suite.samples
         self._terminal = sys.stderr.isatty()
-        self._said = time.monotonic()
+        self._shown_s = time.monotonic()
         self._others = sum(row["checkpoint"] != checkpoint for row in file.rows)
         self._first: tuple[float, int] | None = None
         """When the first task had ended, and how many samples there were then: what comes before is the engine's
@@ -160,13 +160,13 @@ class _Progress:
     def __call__(self) -> None:
         now, there = time.monotonic(), self._there()
         self._first = self._first or (now, there)
-        if self._terminal or now - self._said >= EVERY_S:
-            self._said = now
+        if self._terminal or now - self._shown_s >= EVERY_S:
+            self._shown_s = now
             since, before = self._first
-            told = f"{self._checkpoint}: {there} of {self._all} samples"
+            line = f"{self._checkpoint}: {there} of {self._all} samples"
             if there > before:
-                told += f", about {(self._all - there) * (now - since) / (there - before):.0f} s left"
-            self._say(told)
+                line += f", about {(self._all - there) * (now - since) / (there - before):.0f} s left"
+            self._say(line)
 
     def end(self) -> None:
         self._say(f"{self._checkpoint}: {self._there()} of {self._all} samples")

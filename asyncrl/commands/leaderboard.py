@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             f"lower: {one['second']} on {one['column']}, {difference(one).text()} against {board['against']}"
         )
     for name, scores in board["checkpoints"].items():
-        told = ", ".join(f"{column} {Cell(one['score']).text()}" for column, one in scores.items())
-        print(f"{name}: {told}")
+        line = ", ".join(f"{column} {Cell(one['score']).text()}" for column, one in scores.items())
+        print(f"{name}: {line}")
     print(f"page: {out / f'{PAGE}.html'}")
     return int(args.fail_on_regression and bool(board["regressions"]))

@@ -49,15 +49,15 @@ def contamination(
     answer in the question.
     """
     words = {task: _words(question.text) for task, question in questions.items()}
-    told = {task: found for task, found in words.items() if len(found) >= FEWEST}
+    long_enough = {task: found for task, found in words.items() if len(found) >= FEWEST}
     grams: dict[int, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     sizes: Counter[str] = Counter()
-    for task, found in told.items():
+    for task, found in long_enough.items():
         size = min(n, len(found))
         own = set(_grams(found, size))
         for gram in own:
             grams[size][gram].append(task)
-    form = max(FORM_TASKS, FORM * len(told))
+    form = max(FORM_TASKS, FORM * len(long_enough))
     for size, known in grams.items():
         grams[size] = {gram: tasks for gram, tasks in known.items() if len(tasks) <= form}
         for tasks in grams[size].values():
@@ -77,20 +77,22 @@ def contamination(
     seen: dict[tuple[str, ...], str] = {}
     repeated = {
         task: before
-        for task, found in told.items()
+        for task, found in long_enough.items()
         if (before := seen.setdefault(tuple(found), task)) != task
     }
     return {
         "n": n,
         "tasks": len(questions),
-        "with_text": len(told),
+        "with_text": len(long_enough),
         "rows": rows,
         "overlapping": [
             {"task": task, "row": first[task], "share": len(shared[task]) / sizes[task]}
             for task in overlapping
         ],
         "repeated": [{"task": task, "first": before} for task, before in repeated.items()],
-        "answered": [task for task, question in questions.items() if task in told and _answered(question)],
+        "answered": [
+            task for task, question in questions.items() if task in long_enough and _answered(question)
+        ],
     }
 
 

@@ -205,13 +205,13 @@ def _regressions(comparisons: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
 def _trajectory(row: Mapping[str, Any]) -> str:
     head = f"{row['task']} sample {row['sample']}: reward {row['reward']:g}, {row['status']}"
     head += f", {row['error']}" if row["error"] else ""
-    said = "".join(
+    notes = "".join(
         f'<div class="message {html.escape(message["role"])}"><h3>{html.escape(message["role"])}</h3>'
         f"<pre>{html.escape(_message(message))}</pre></div>"
         for message in row["messages"]
     )
     return (
-        f"<details><summary>{html.escape(head)}</summary>{said or '<p>no messages were kept</p>'}</details>"
+        f"<details><summary>{html.escape(head)}</summary>{notes or '<p>no messages were kept</p>'}</details>"
     )
 
 

@@ -401,8 +401,8 @@ class TrainRun:
                     for finding in await asyncio.to_thread(observer.new_warnings):
                         print_status(f"{finding.kind}: {finding.what}\n    -> {finding.advice}")
                 checkpoint_error = self._report_checkpoint_error(record, checkpoint_error)
-                if said := record.get("guard/said"):
-                    print_status(f"collapse guard: {said}")
+                if verdict := record.get("guard/message"):
+                    print_status(f"collapse guard: {verdict}")
                 if error := record.get("sink/error"):
                     print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())

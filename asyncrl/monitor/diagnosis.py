@@ -192,15 +192,15 @@ def collapse(run: Observed) -> Finding | None:
 
 def guard_acted(run: Observed) -> Finding | None:
     """The collapse guard has changed the run."""
-    acted = [step for step in run.steps if step.get("guard/said")]
+    acted = [step for step in run.steps if step.get("guard/message")]
     if not acted:
         return None
-    back = sum("back to version" in str(step["guard/said"]) for step in acted)
+    back = sum("back to version" in str(step["guard/message"]) for step in acted)
     scale = run.values("guard/rate_scale")[-1:] or [1.0]
     return Finding(
         "guard_acted", "not learning",
         f"train.collapse_guard acted in {len(acted)} steps and went back to a checkpoint in {back} of them; the "
-        f"learning rate is {scale[0]:g} of the scheduled one. The last: {acted[-1]['guard/said']}",
+        f"learning rate is {scale[0]:g} of the scheduled one. The last: {acted[-1]['guard/message']}",
         "if the reward only dips, as it does under staleness, set train.collapse_guard = false; if the run does "
         "collapse, lower train.learning_rate or buffer.max_staleness",
     )  # fmt: skip
@@ -284,11 +284,12 @@ def waiting_trainer(run: Observed) -> Finding | None:
     if len(waited) < LEAST or not total or sum(waited) < 0.5 * total:
         return None
     causes = _engine_causes(run.activity)
-    said = ", ".join(f"{cause} {share:.0%}" for cause, share in causes[:3])
+    causes_text = ", ".join(f"{cause} {share:.0%}" for cause, share in causes[:3])
     worst = causes[0][0] if causes else "decoding"
     return Finding(
         "waiting_trainer", "slow",
-        f"the trainer waits for groups {sum(waited) / total:.0%} of the time" + (f"; engines: {said}" if said else ""),
+        f"the trainer waits for groups {sum(waited) / total:.0%} of the time"
+        + (f"; engines: {causes_text}" if causes_text else ""),
         _FOR_CAUSE.get(worst, _FOR_CAUSE["decoding"]),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ class RunObserver:
         self.steps = JsonLines(folder / "metrics.jsonl")
         self.activity = JsonLines(folder / "activity.jsonl")
         self.restarts = JsonLines(folder / "restarts.jsonl")
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     def findings(self) -> list[Finding]:
         """Return what is wrong with the run as far as it has come."""
@@ -32,6 +32,6 @@ class RunObserver:
 
     def new_warnings(self) -> list[Finding]:
         """Return what is wrong, without being merely slow, and was not returned before."""
-        found = [f for f in self.findings() if f.kind != "slow" and f.rule not in self._told]
-        self._told |= {finding.rule for finding in found}
+        found = [f for f in self.findings() if f.kind != "slow" and f.rule not in self._shown]
+        self._shown |= {finding.rule for finding in found}
         return found

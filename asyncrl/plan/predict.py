@@ -218,10 +218,10 @@ class Planner:
         devices = _devices(placement, shares, self.gpus)
         share = config.engine.gpu_memory_utilization
         assert isinstance(share, float)
-        said = str(placement).replace(
+        text = str(placement).replace(
             f"engines take {placement.gpu_memory_utilization:g}", f"engines take {share:g}"
         )
-        return Prediction(given, self.gpu, self.gpus, said, devices, moments, main.engine, host, share)
+        return Prediction(given, self.gpu, self.gpus, text, devices, moments, main.engine, host, share)
 
     def _policy(self, config: Config) -> PolicyMemory:
         share = config.engine.gpu_memory_utilization

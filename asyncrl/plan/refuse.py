@@ -59,8 +59,8 @@ def _check_gpus(config: Config, sizes: list[int]) -> Config:
             sys.executable, "-m", "asyncrl", "plan", "memory", str(file), "--gpu", f"{min(sizes) // 2**20}MiB",
             "--gpus", str(len(sizes)), "--json", str(folder / "plan.json"),
         ]  # fmt: skip
-        said, errors = folder / "output", folder / "errors"
-        with open(said, "wb") as output, open(errors, "wb") as complaints:
+        printed, errors = folder / "output", folder / "errors"
+        with open(printed, "wb") as output, open(errors, "wb") as complaints:
             planner = start_process(command, os.environ, output.fileno(), errors=complaints.fileno())
         try:
             code = planner.wait(TIMEOUT_S)
@@ -69,7 +69,7 @@ def _check_gpus(config: Config, sizes: list[int]) -> Config:
             planner.wait()
             _unchecked(f"no prediction within {TIMEOUT_S:g} s")
             return config
-        prediction, complaint = said.read_text(), errors.read_text()
+        prediction, complaint = printed.read_text(), errors.read_text()
         share = _chosen_share(folder / "plan.json") if code == FITS else None
     if code == DOES_NOT and "does not fit" in prediction:
         raise ConfigError(f"this run does not fit the GPUs:\n{prediction.rstrip()}")

@@ -101,17 +101,19 @@ class Signature:
 
     def _one(self, item: Item) -> dict[str, Any]:
         row = item["row"]
-        said: Any = [{"role": "assistant", "content": item["text"]}] if self.wants_messages else item["text"]
+        completion: Any = (
+            [{"role": "assistant", "content": item["text"]}] if self.wants_messages else item["text"]
+        )
         given: dict[str, Any] = {
             **row,
-            "completion": said,
+            "completion": completion,
             "prompt": item["prompt"],
             "row": row,
             "reasoning": item["reasoning"],
             "answer": _answer(row),
         }
         for name in SAID:
-            given.setdefault(name, said)
+            given.setdefault(name, completion)
         if self.wants_messages:
             task, info = row.get("task", "default"), row.get("info", {})
             state = {key: given[key] for key in ("prompt", "completion", "answer")}

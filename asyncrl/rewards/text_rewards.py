@@ -68,11 +68,11 @@ class Exact(_TextReward):
         return [_blanks(str(one)) for one in published_answers(row) if str(one).strip()]
 
     def _given(self, text: str) -> str | None:
-        said = after_reasoning(text)
-        start = said.rfind("<answer>")
+        answer = after_reasoning(text)
+        start = answer.rfind("<answer>")
         if start >= 0:
-            said = said[start + len("<answer>") :].partition("</answer>")[0]
-        return _blanks(said) or None
+            answer = answer[start + len("<answer>") :].partition("</answer>")[0]
+        return _blanks(answer) or None
 
 
 class Choice(_TextReward):
@@ -99,10 +99,10 @@ class Choice(_TextReward):
         return [letter]
 
     def _given(self, text: str) -> str | None:
-        said = extract(text)
-        if said is None:
+        answer = extract(text)
+        if answer is None:
             return None
-        if letter := chosen(canonical(said)):
+        if letter := chosen(canonical(answer)):
             return letter
         last = after_reasoning(text).strip().rpartition("\n")[2][-400:]
         found = [one or other for one, other in _CHOICE_SAID.findall(last)]
@@ -130,8 +130,8 @@ class Pattern:
 
     def _score(self, completion: Completion) -> Score:
         try:
-            said = after_reasoning(completion.text)
-            found = collections.deque(self.pattern.finditer(said, timeout=PATTERN_TIMEOUT_S), maxlen=1)
+            answer = after_reasoning(completion.text)
+            found = collections.deque(self.pattern.finditer(answer, timeout=PATTERN_TIMEOUT_S), maxlen=1)
             right = self._right(completion.row) if self.pattern.groups else []
         except TimeoutError:
             raise NotJudged(

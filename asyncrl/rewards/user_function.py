@@ -50,7 +50,7 @@ class UserFunction:
         """See `Reward.score`."""
         for one in completions:
             if (why := self.check_row(one.row)) is not None:
-                raise NotJudged(self._told(one, why))
+                raise NotJudged(self._described(one, why))
         if self.signature.is_batch:
             values = await self._call(completions)
         else:
@@ -76,21 +76,23 @@ class UserFunction:
         try:
             items = json.dumps([_item(one) for one in completions], default=_jsonable)
         except (TypeError, ValueError) as error:
-            raise NotJudged(self._told(first, f"its row cannot be passed to the function: {error}")) from None
+            raise NotJudged(
+                self._described(first, f"its row cannot be passed to the function: {error}")
+            ) from None
         try:
             reply = await self._process.ask(items, self.timeout_s)
         except TimeoutError:
-            raise NotJudged(self._told(first, f"did not return within {self.timeout_s:g} s")) from None
+            raise NotJudged(self._described(first, f"did not return within {self.timeout_s:g} s")) from None
         if "error" in reply:
-            raise NotJudged(self._told(first, reply["error"]))
+            raise NotJudged(self._described(first, reply["error"]))
         values = reply["values"]
         if not isinstance(values, list):
             raise NotJudged(
-                self._told(first, f"must return a list of {len(completions)} numbers, got {values}")
+                self._described(first, f"must return a list of {len(completions)} numbers, got {values}")
             )
         if len(values) != len(completions):
             raise NotJudged(
-                self._told(first, f"returned {len(values)} values for {len(completions)} completions")
+                self._described(first, f"returned {len(values)} values for {len(completions)} completions")
             )
         return values
 
@@ -101,7 +103,7 @@ class UserFunction:
             name = next((name for name in ("score", "reward", "total") if name in table), None)
             if name is None:
                 raise NotJudged(
-                    self._told(
+                    self._described(
                         completion,
                         f"returned a table without 'score', the number that is the reward: {table!r:.200}",
                     )
@@ -112,14 +114,14 @@ class UserFunction:
             return Score(math.nan, {})
         if not _is_number(value):
             shown = value.get("no number", value) if isinstance(value, dict) else value
-            raise NotJudged(self._told(completion, f"returned {shown}, which is no number"))
+            raise NotJudged(self._described(completion, f"returned {shown}, which is no number"))
         if not -MAX_REWARD <= value <= MAX_REWARD:
             raise NotJudged(
-                self._told(completion, f"returned {value}; a reward is a number up to ±{MAX_REWARD:g}")
+                self._described(completion, f"returned {value}; a reward is a number up to ±{MAX_REWARD:g}")
             )
         return Score(float(value), {self.name: float(value), **components})
 
-    def _told(self, completion: Completion, what: str) -> str:
+    def _described(self, completion: Completion, what: str) -> str:
         return f"reward {self.path}, {describe_row(completion.row)}: {what}"
 
 

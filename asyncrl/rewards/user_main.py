@@ -90,11 +90,11 @@ async def _called(function: Any, signature: Any, items: list[dict[str, Any]]) ->
             raise
         frames = traceback.extract_tb(error.__traceback__)
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-        told = f"raised {type(error).__name__}: {error}{where}"[:2000]
+        message = f"raised {type(error).__name__}: {error}{where}"[:2000]
         if isinstance(error, TypeError | AttributeError | KeyError | IndexError):
             # What it was given is often of another kind than its writer thought.
-            told += f"; it was called with {_kinds(given, signature.names)}"
-        return {"error": told}
+            message += f"; it was called with {_kinds(given, signature.names)}"
+        return {"error": message}
     return {"values": values}
 
 

@@ -27,7 +27,7 @@ class Weighted:
         return next((f"{name}: {why}" for name, why in reasons if why is not None), None)
 
     def _sum(self, completion: Completion, scores: Sequence[Score]) -> Score:
-        total, components, said = 0.0, {}, False
+        total, components, any_success = 0.0, {}, False
         for (name, reward, weight), score in zip(self.parts, scores, strict=True):
             components.update(
                 {
@@ -39,10 +39,10 @@ class Weighted:
             )
             if score.total != score.total:
                 continue
-            said = True
+            any_success = True
             total += weight * score.total
             components[name] = score.total
-        if not said:
+        if not any_success:
             raise NotJudged(
                 f"no reward says anything of the answer to {describe_row(completion.row)}: all returned None"
             )

@@ -285,12 +285,12 @@ def _where_they_are(
     if one.tokens is not None:
         causes.append((one.tokens > settings.max_prompt_tokens, "are longer than data.max_prompt_tokens"))
     left = np.ones(len(one.usable), bool)
-    said: list[str] = []
+    parts: list[str] = []
     for mask, cause in causes:
         if found := int((left & mask).sum()):
-            said.append(f"{found} {cause}")
+            parts.append(f"{found} {cause}")
         left &= ~mask
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _parts(scanned: Sequence[Scanned], kept: Sequence[np.ndarray]) -> list[Part]:

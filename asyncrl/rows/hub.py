@@ -26,7 +26,7 @@ def read_hub(source: DataSource, split: str, key: str) -> datasets.Dataset:
 
     from asyncrl.rows.source import _first_line, _quiet, _undecoded
 
-    said = f"{source.path!r}" + (f" at revision {source.revision!r}" if source.revision else "")
+    name = f"{source.path!r}" + (f" at revision {source.revision!r}" if source.revision else "")
     try:
         with _quiet():
             if source.first:
@@ -37,18 +37,18 @@ def read_hub(source: DataSource, split: str, key: str) -> datasets.Dataset:
         return _undecoded(found)
     except DatasetNotFoundError as error:
         raise ConfigError(
-            f"{key}: there is neither a file {source.path!r} here nor a data set {said} on the hub that may be read; a "
+            f"{key}: there is neither a file {source.path!r} here nor a data set {name} on the hub that may be read; a "
             "private or gated one needs HF_TOKEN, of an account with access"
         ) from error
     except DatasetGenerationError as error:
-        raise InputError(f"{key}: {said}: cannot be read: {_first_line(error)}") from error
+        raise InputError(f"{key}: {name}: cannot be read: {_first_line(error)}") from error
     except ValueError as error:
         # The message lists the configurations or splits that there are.
-        raise ConfigError(f"{key}: {said}: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{key}: {name}: {' '.join(str(error).split())}") from error
     except Exception as error:
         # Of whichever HTTP library the hub's client uses.
         raise ConfigError(
-            f"{key}: there is no file {source.path!r} here, and the data set {said} is neither in the cache nor to be "
+            f"{key}: there is no file {source.path!r} here, and the data set {name} is neither in the cache nor to be "
             f"had from the hub: {_first_line(error)}"
         ) from error
 

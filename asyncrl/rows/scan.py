@@ -130,9 +130,9 @@ class Scan:
         known = known_set(name)
         if (
             known is not None
-            and (said := f"{name}: {known.about} (licence: {known.licence})") not in self.notes
+            and (note := f"{name}: {known.about} (licence: {known.licence})") not in self.notes
         ):
-            self.notes.append(said)
+            self.notes.append(note)
         if unusable:
             self.notes.append(
                 f"{rows.name}: {unusable} rows have an answer that nothing can match and are left out, such as {why}"

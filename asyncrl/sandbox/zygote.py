@@ -163,8 +163,8 @@ class ZygoteSandbox(BubblewrapSandbox):
             await opened.request({"op": "hello"})
         except InfrastructureError as error:
             opened.close()
-            said = (await self._complaints.finish(PIPE_GRACE_S)).decode(errors="replace")
-            raise InfrastructureError(f"the warm interpreter did not start: {said or error}") from error
+            complaint = (await self._complaints.finish(PIPE_GRACE_S)).decode(errors="replace")
+            raise InfrastructureError(f"the warm interpreter did not start: {complaint or error}") from error
         return opened
 
     def _zygote_command(self) -> Command:
@@ -281,9 +281,9 @@ class ZygoteSandbox(BubblewrapSandbox):
         zygote_body, _ = await self._launcher.answer(zygote_ended, GRACE_S)
         if timed_out or zygote_body["reason"] == "memory":
             return {"status": 137, "reason": "timeout" if timed_out else "memory", "error": ""}
-        said = await self._complaints.finish(PIPE_GRACE_S) if self._complaints else b""
+        complaint = await self._complaints.finish(PIPE_GRACE_S) if self._complaints else b""
         raise InfrastructureError(
-            f"the warm interpreter ended unasked: {zygote_body} {said.decode(errors='replace')}"
+            f"the warm interpreter ended unasked: {zygote_body} {complaint.decode(errors='replace')}"
         )
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:

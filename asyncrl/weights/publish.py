@@ -66,7 +66,7 @@ class PublishReport:
 class FilePublisher:
     """Writes weight files and commits them on engines.
 
-    transport: how the files come to the engines. told: what engines are told with each phase beside the file. earlier:
+    transport: how the files come to the engines. options: what engines get with each phase beside the file. earlier:
     how many versions before the newest stay in the folder; those before the first of them only while they are small.
     """
 
@@ -78,7 +78,7 @@ class FilePublisher:
         wait_s: float = 0.0,
         finish_requests: bool = False,
         transport: Transport | None = None,
-        told: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         members: Members | None = None,
         turn_s: float = 0.0,
         earlier: int = 1,
@@ -89,7 +89,7 @@ class FilePublisher:
         """Let running requests finish under the old weights, instead of continuing under the new ones."""
         self.turn_s = turn_s if finish_requests else 0.0
         """How long an engine may take to finish them, before it commits."""
-        self.told = {"finish_requests": finish_requests, **(told or {})}
+        self.options = {"finish_requests": finish_requests, **(options or {})}
         self.engines = list(engines)
         self.transport = transport or Transport()
         self.members = members
@@ -301,7 +301,7 @@ class FilePublisher:
     async def _on_each(
         self, engines: Sequence[EngineControl], path: str, file: WeightFile, report: PublishReport
     ) -> list[EngineControl]:
-        body = file.to_json() | self.told
+        body = file.to_json() | self.options
         calls = [engine.request(path, body, self._limit_s(file, path)) for engine in engines]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         done = []

@@ -71,7 +71,9 @@ class Adapters(EngineHook):
         """See `Loader`."""
         return self.policy.position.version
 
-    async def load(self, engine: Engine, file: WeightFile, mode: PauseMode, told: Mapping[str, Any]) -> float:
+    async def load(
+        self, engine: Engine, file: WeightFile, mode: PauseMode, options: Mapping[str, Any]
+    ) -> float:
         """See `Loader`. Running requests keep their adapters, whatever the mode."""
         members = read_members(self.policy.folder) if self.policy.folder else None
         for member in members or ():

@@ -68,8 +68,8 @@ async def _answer(policy: Served, engine: Engine, request_id: str, request: dict
     except Exception as error:
         if not isinstance(error, UnavailableError):
             log.exception("request %s", request_id)
-        said = f"{type(error).__name__}: {error}"
-        return {"id": request_id, "refused": False, "error": said}
+        reason = f"{type(error).__name__}: {error}"
+        return {"id": request_id, "refused": False, "error": reason}
 
 
 async def _sample(policy: Served, engine: Engine, request_id: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -76,15 +76,15 @@ class EngineHook:
     async def verified(self, engine: Engine, file: WeightFile) -> None:
         """A file has been verified on the server's machine. Raises `UnavailableError` where it cannot be loaded."""
 
-    def keeps_cache(self, told: Mapping[str, Any]) -> bool:
-        """Return whether the KV cache outlives this swap. told: the commit's body. Raises `InputError`."""
+    def keeps_cache(self, options: Mapping[str, Any]) -> bool:
+        """Return whether the KV cache outlives this swap. options: the commit's body. Raises `InputError`."""
         return False
 
     def paused_since(self) -> float | None:
         """Return since when generation has been paused for the new weights, of `time.perf_counter`."""
         return None
 
-    async def swapping(self, engine: Engine, file: WeightFile, told: Mapping[str, Any]) -> None:
+    async def swapping(self, engine: Engine, file: WeightFile, options: Mapping[str, Any]) -> None:
         """Generation is paused, and the weights are about to be replaced. What it raises ends the engine."""
 
     def swapped(self) -> None:

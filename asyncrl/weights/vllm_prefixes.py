@@ -25,17 +25,17 @@ class KeptCache(EngineHook):
     """With `keep_kv` in a commit running requests keep what the old weights computed of their tokens, instead of having
     it computed again."""
 
-    def keeps_cache(self, told: Mapping[str, Any]) -> bool:
+    def keeps_cache(self, options: Mapping[str, Any]) -> bool:
         """See `EngineHook`."""
-        if told.get("keep_kv") and os.environ.get(VISION):
+        if options.get("keep_kv") and os.environ.get(VISION):
             raise InputError(
                 "engine.keep_kv: must be false for a vision model: what it made of images is kept, too"
             )
-        return bool(told.get("keep_kv"))
+        return bool(options.get("keep_kv"))
 
-    async def swapping(self, engine: Engine, file: WeightFile, told: Mapping[str, Any]) -> None:
+    async def swapping(self, engine: Engine, file: WeightFile, options: Mapping[str, Any]) -> None:
         """See `EngineHook`."""
-        if told.get("keep_kv"):
+        if options.get("keep_kv"):
             await engine.engine_core.call_utility_async(FORGET)
 
 

@@ -133,17 +133,17 @@ class Served:
             )
 
     async def commit(
-        self, engine: Engine, file: WeightFile, mode: PauseMode, told: Mapping[str, Any] | None = None
+        self, engine: Engine, file: WeightFile, mode: PauseMode, options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Load weights between two decoding steps; return the version and the seconds the engine was busy.
 
-        mode: whether running requests freeze and continue with the new ones, or finish first. told: the request's
+        mode: whether running requests freeze and continue with the new ones, or finish first. options: the request's
         body. Raises `InputError`, `ConflictError`.
         """
         async with self.committing:
             if self.position.repeats(file):
                 return {"version": file.version, "pause_s": 0.0}
-            report = await self._load(engine, self.staging.local(file) or self.own_file(file), mode, told)
+            report = await self._load(engine, self.staging.local(file) or self.own_file(file), mode, options)
             self.staging.keep_only(file)
             for hook in self.hooks:
                 await hook.committed(engine, file)
@@ -179,9 +179,9 @@ class Served:
         engine: Engine,
         file: WeightFile,
         mode: PauseMode = "keep",
-        told: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        busy_s = await self.loader.load(engine, file, mode, told or {})
+        busy_s = await self.loader.load(engine, file, mode, options or {})
         return {"version": file.version, "pause_s": busy_s}
 
     async def _epoch(self, engine: Engine, body: dict[str, Any]) -> dict[str, Any]:

@@ -37,10 +37,12 @@ class Loader(Protocol):
     async def newest(self, engine: Engine) -> int:
         """Return the newest version served."""
 
-    async def load(self, engine: Engine, file: WeightFile, mode: PauseMode, told: Mapping[str, Any]) -> float:
+    async def load(
+        self, engine: Engine, file: WeightFile, mode: PauseMode, options: Mapping[str, Any]
+    ) -> float:
         """Load a verified file and move the policy's position; return the seconds the engine was busy.
 
-        told: the commit's body. Raises `InputError`, `UnavailableError`; the weights served before then go on.
+        options: the commit's body. Raises `InputError`, `UnavailableError`; the weights served before then go on.
         """
 
 
@@ -54,18 +56,20 @@ class Swap:
         """See `Loader`."""
         return parse_version(await engine.get_weight_version())
 
-    async def load(self, engine: Engine, file: WeightFile, mode: PauseMode, told: Mapping[str, Any]) -> float:
+    async def load(
+        self, engine: Engine, file: WeightFile, mode: PauseMode, options: Mapping[str, Any]
+    ) -> float:
         """See `Loader`. An engine that fails in the middle ends."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         hooks = self.policy.hooks
-        kept = [hook.keeps_cache(told) for hook in having(hooks, "keeps_cache")]
+        kept = [hook.keeps_cache(options) for hook in having(hooks, "keeps_cache")]
         paused = [since for hook in hooks if (since := hook.paused_since()) is not None]
         start = min(paused, default=time.perf_counter())
         await pause(engine, mode, clear_cache=not any(kept))
         try:
             for hook in having(hooks, "swapping"):
-                await hook.swapping(engine, file, told)
+                await hook.swapping(engine, file, options)
             await engine.start_weight_update()
             where = {"path": file.path, "epoch": file.epoch, "version": file.version}
             request = WeightTransferUpdateRequest(update_info=where)

@@ -97,6 +97,6 @@ class Code(ProceduralEnv):
         """Return what is wrong; of hidden tests only how many failed."""
         failed_example = not all(verdict.passed[: self.num_examples])
         if not verdict.passed or failed_example:
-            return verdict.said
+            return verdict.complaint
         failed = self.num_hidden - sum(verdict.passed[self.num_examples :])
         return f"{failed} of {self.num_hidden} hidden tests failed"

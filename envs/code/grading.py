@@ -23,7 +23,7 @@ class Verdict:
 
     passed: tuple[bool, ...]
     """By test; shorter if the program did not reach the others."""
-    said: str = ""
+    complaint: str = ""
     """What is wrong with the first failing test, or with the whole program; may be shown to the model."""
     compiled: bool = True
 
@@ -47,14 +47,14 @@ async def judge(
         if not built.ok:
             return Verdict((), describe(built), compiled=False)
         passed: list[bool] = []
-        said = ""
+        complaint = ""
         for given, expected in tests:
             result = await box.exec(argv, stdin=given.encode(), timeout_s=time_limit_s)
             passed.append(result.ok and same(result.text, expected))
-            said = said or ("" if passed[-1] else _complaint(given, expected, result))
+            complaint = complaint or ("" if passed[-1] else _complaint(given, expected, result))
             if result.timed_out:
                 break
-        return Verdict(tuple(passed), said)
+        return Verdict(tuple(passed), complaint)
 
 
 def same(printed: str, expected: str) -> bool:

@@ -80,14 +80,14 @@ class Dataset(Env):
         """Answer with something of the answer's kind: a number of as many digits, a choice, or a word of the prompt."""
         right = self._right()
         if right.lstrip("-").isdigit():
-            said = str(rng.randrange(10 ** len(right.lstrip("-"))))
+            answer = str(rng.randrange(10 ** len(right.lstrip("-"))))
         elif choices := labelled_choices(self.task.data):
-            said = rng.choice(choices)[0]
+            answer = rng.choice(choices)[0]
         else:
             content = messages[-1].get("content")
             words = content.split() if isinstance(content, str) else []
-            said = rng.choice(words or ["?"])
-        return {"role": "assistant", "content": said}
+            answer = rng.choice(words or ["?"])
+        return {"role": "assistant", "content": answer}
 
     def problem_key(self) -> str:
         """Return the prompt, which no row of the other split has."""

@@ -140,7 +140,7 @@ class Recorded(Env):
     def oracle(self, messages: list[Message]) -> Message:
         """Return what the expert said in this turn."""
         assert self.recording is not None
-        return self.recording.turns[self.turn].said
+        return self.recording.turns[self.turn].message
 
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Act as the random policy of the environment that is recorded."""
@@ -164,6 +164,6 @@ def _patch(turn: RecordedTurn, action: Action) -> list[Message]:
     ]
     expert = turn.accepted[0]
     calls = [f"{call.name} {call.arguments}" for call in expert.tool_calls]
-    told = [str(message["content"]) for message in turn.messages]
-    lines = [f"Not that. The expert: {' '.join(part for part in (expert.content, *calls) if part)}", *told]
+    texts = [str(message["content"]) for message in turn.messages]
+    lines = [f"Not that. The expert: {' '.join(part for part in (expert.content, *calls) if part)}", *texts]
     return [*answers, {"role": "user", "content": "\n".join(lines)}]

@@ -17,7 +17,7 @@ from asyncrl.types import Message, Task
 class RecordedTurn:
     """One turn of the expert."""
 
-    said: Message
+    message: Message
     """The expert's message."""
     accepted: tuple[Action, ...]
     """Actions that count as the expert's, its own first."""
@@ -26,7 +26,7 @@ class RecordedTurn:
 
     def matches(self, action: Action) -> bool:
         """True for an accepted action: the same calls, and the same text but for space around it."""
-        return not action.parse_errors and any(_said(action) == _said(one) for one in self.accepted)
+        return not action.parse_errors and any(_compared(action) == _compared(one) for one in self.accepted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def _turn(name: str, turn: Any) -> RecordedTurn:
     if not isinstance(turn, dict) or "action" not in turn:
         raise ValueError(f"{name}: must be an object with an action")
     actions = [_said_in(f"{name}.action", one) for one in (turn["action"], *turn.get("accept", []))]
-    told = _messages(f"{name}.messages", turn.get("messages", []))
-    return RecordedTurn(actions[0], tuple(map(to_action, actions)), told)
+    messages = _messages(f"{name}.messages", turn.get("messages", []))
+    return RecordedTurn(actions[0], tuple(map(to_action, actions)), messages)
 
 
 def _said_in(name: str, action: Any) -> Message:
@@ -81,12 +81,12 @@ async def record(task: Task, config: Mapping[str, Any]) -> Recording:
         opening = await _now(env.reset())
         messages, turns = list(opening), []
         while True:
-            said = env.oracle(messages)
-            step = await _now(env.step(to_action(said)))
-            turns.append(RecordedTurn(said, (to_action(said),), tuple(step.messages)))
+            action = env.oracle(messages)
+            step = await _now(env.step(to_action(action)))
+            turns.append(RecordedTurn(action, (to_action(action),), tuple(step.messages)))
             if step.done:
                 return Recording(tuple(opening), tuple(turns), tuple(env.tools))
-            messages += [said, *step.messages]
+            messages += [action, *step.messages]
     finally:
         await _now(env.close())
 
@@ -95,5 +95,5 @@ async def _now(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _said(action: Action) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+def _compared(action: Action) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     return action.content.strip(), [(call.name, call.arguments) for call in action.tool_calls]

@@ -14,8 +14,8 @@ def main() -> None:
     for test, trace in result.failures + result.errors:
         lines = [line.strip() for line in trace.strip().splitlines()]
         where = next((line for line in lines if line.startswith("self.assert")), "")
-        said = next((line for line in lines if "Error" in line.partition(":")[0]), lines[-1])
-        print(f"FAILED {test.id().rpartition('.')[2]}: {where} {said}"[:300])
+        error_line = next((line for line in lines if "Error" in line.partition(":")[0]), lines[-1])
+        print(f"FAILED {test.id().rpartition('.')[2]}: {where} {error_line}"[:300])
     failed = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - failed} of {result.testsRun} passed")
 

@@ -65,12 +65,12 @@ class Simulated(ProceduralEnv):
     async def step(self, action: Action) -> Step:
         """Have the model answer one turn; a replacement or the last turn ends the episode."""
         self.turns += 1
-        said = " ".join(action.content.split())[:SAID_CHARACTERS]
-        self.history.append({"role": "user", "content": said or "(says nothing)"})
+        text = " ".join(action.content.split())[:SAID_CHARACTERS]
+        self.history.append({"role": "user", "content": text or "(says nothing)"})
         reply = await self._reply()
         self.history.append({"role": "assistant", "content": json.dumps(reply)})
         replaced, observation = reply["replaced"], reply["observation"][:SHOWN_CHARACTERS]
-        verb, _, part = said.partition(" ")
+        verb, _, part = text.partition(" ")
         if verb == "measure" and part in self.scenario.parts:
             self.signals[part] = "good" in observation
         right = replaced == self.scenario.fault

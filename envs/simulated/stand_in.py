@@ -14,10 +14,10 @@ MODEL = "stand-in"
 
 def complete(request: dict[str, Any]) -> dict[str, Any]:
     """Return a chat completion for a request of this environment."""
-    prompt, said = request["messages"][0]["content"], request["messages"][-1]["content"]
+    prompt, last = request["messages"][0]["content"], request["messages"][-1]["content"]
     facts = dict(re.findall(r"^(\w+): (.+)$", prompt, re.MULTILINE))
     parts = facts["parts"].split(", ")
-    found = re.search(r"\b(measure|replace)\s+(\w+)", said.lower())
+    found = re.search(r"\b(measure|replace)\s+(\w+)", last.lower())
     reply: dict[str, Any] = {"observation": "Nothing happens.", "replaced": None}
     if found and found.group(2) in parts:
         part = found.group(2)

@@ -60,10 +60,10 @@ class Customer:
             self.left = True
             return "You are only guessing. Goodbye."
         before = (self.line.snapshot(), self._apn_reset, self.consented, len(self._known))
-        said = [self._tools[name]() for name in asked]
+        answers = [self._tools[name]() for name in asked]
         if self.line.works:
             self.satisfied = True
-            return " ".join([*filter(None, said), "It works now, thanks!"])
+            return " ".join([*filter(None, answers), "It works now, thanks!"])
         if before == (self.line.snapshot(), self._apn_reset, self.consented, len(self._known)):
             self.useless += 1
             if self.useless > PATIENCE:
@@ -71,7 +71,7 @@ class Customer:
                 return "This leads nowhere. Goodbye."
         if not asked:
             return f"I do not understand.{accident}"
-        return " ".join([*filter(None, said), f"Still no internet.{accident}"])
+        return " ".join([*filter(None, answers), f"Still no internet.{accident}"])
 
     def _broken(self, remedy: str) -> bool:
         """Whether a remedy mends something."""

@@ -66,10 +66,19 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     workdir, copies = _dockerfile(path, context, ignore_run)
     files = {target: context[source] for source, target in copies.items()}
     executable = frozenset(target for source, target in copies.items() if source in modes)
-    said = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
+    timeout_s = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
     image = settings.get("environment", {}).get("docker_image", "")
     return TaskFolder(
-        path.name, instruction, files, tests, solution, image, said or 60.0, said, executable, workdir
+        path.name,
+        instruction,
+        files,
+        tests,
+        solution,
+        image,
+        timeout_s or 60.0,
+        timeout_s,
+        executable,
+        workdir,
     )
 
 

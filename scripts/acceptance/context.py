@@ -86,9 +86,9 @@ class Context:
             check=False,
         )
         if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()
+            lines = (done.stdout + done.stderr).strip().splitlines()
             raise RuntimeError(
-                f"asyncrl {' '.join(words)}: exit code {done.returncode}: {' / '.join(said[-4:])}"
+                f"asyncrl {' '.join(words)}: exit code {done.returncode}: {' / '.join(lines[-4:])}"
             )
 
     @contextmanager
@@ -130,20 +130,20 @@ def run_part(command: list[str], timeout_s: float = PART_S) -> tuple[int | None,
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as child:
         try:
-            said, _ = child.communicate(timeout=timeout_s)
-            return child.returncode, _end(said)
+            output, _ = child.communicate(timeout=timeout_s)
+            return child.returncode, _end(output)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGINT)
             try:
-                said, _ = child.communicate(timeout=STOP_S)
+                output, _ = child.communicate(timeout=STOP_S)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
-                said, _ = child.communicate()
-            return None, _end(said)
+                output, _ = child.communicate()
+            return None, _end(output)
 
 
-def _end(said: str) -> str:
-    return " / ".join(said.strip().splitlines()[-3:])
+def _end(output: str) -> str:
+    return " / ".join(output.strip().splitlines()[-3:])
 
 
 def _make_model(folder: Path, shape: dict[str, Any]) -> None:

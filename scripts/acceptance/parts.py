@@ -535,8 +535,8 @@ def _steps(run: Path, count: int) -> list[Figure]:
 
 def _check(good: bool, problem: str, figures: list[Figure]) -> None:
     if not good:
-        said = ", ".join(f"{one.name} {one.value:.4g} {one.unit}".rstrip() for one in figures)
-        raise AssertionError(f"{problem} ({said})")
+        text = ", ".join(f"{one.name} {one.value:.4g} {one.unit}".rstrip() for one in figures)
+        raise AssertionError(f"{problem} ({text})")
 
 
 def _shortest(work: Callable[[], Any], repeats: int) -> float:

@@ -66,11 +66,11 @@ def main() -> None:
         "peak_mib": round(peak.bytes / 2**20),
     }  # fmt: skip
     ranks = range(engine.num_ranks)
-    told = [engine.broadcast(found if rank == engine.rank else None, rank) for rank in ranks]
+    received = [engine.broadcast(found if rank == engine.rank else None, rank) for rank in ranks]
     if engine.rank == 0:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(received, indent=2))
         if args.json:
-            args.json.write_text(json.dumps(told))
+            args.json.write_text(json.dumps(received))
     leave_distributed()
 
 

@@ -67,8 +67,8 @@ async def play(task: dict[str, Any], episode: Any) -> float:
         body = {"model": "policy", "messages": messages}
         async with http.post(f"{episode.url}/v1/chat/completions", json=body, headers=headers) as reply:
             reply.raise_for_status()
-            said = (await reply.json())["choices"][0]["message"]
-        messages += [said, {"role": "user", "content": OBSERVATION}]
+            message = (await reply.json())["choices"][0]["message"]
+        messages += [message, {"role": "user", "content": OBSERVATION}]
     return 1.0
 
 

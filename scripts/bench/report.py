@@ -71,7 +71,7 @@ def as_table(records: list[Record]) -> str:
     """Return the records as a Markdown table."""
     lines = ["| part | result | figures |", "| --- | --- | --- |"]
     for record in records:
-        said = f"{record.status}: {record.reason}" if record.reason else record.status
+        text = f"{record.status}: {record.reason}" if record.reason else record.status
         figures = "; ".join(f"{one.name} {one.value:,.4g} {one.unit}".rstrip() for one in record.figures)
-        lines.append(f"| {record.name} | {said.replace('|', '/')} | {figures} |")
+        lines.append(f"| {record.name} | {text.replace('|', '/')} | {figures} |")
     return "\n".join(lines)

@@ -151,12 +151,12 @@ def judge_table(file: Path) -> int:
     """Print what BFCL's checker says otherwise than a table of right and wrong calls; return whether it does."""
     differ = 0
     for group in json.loads(file.read_text()):
-        for said in ("right", "wrong"):
-            for calls in group[said]:
+        for judged in ("right", "wrong"):
+            for calls in group[judged]:
                 verdict = theirs(group["functions"], calls, group["answers"], group["category"])
-                if verdict is not (said == "right"):
+                if verdict is not (judged == "right"):
                     differ += 1
-                    print(json.dumps({"table": said, "theirs": verdict, "calls": calls}))
+                    print(json.dumps({"table": judged, "theirs": verdict, "calls": calls}))
     return int(bool(differ))
 
 

@@ -50,12 +50,12 @@ def problem() -> str:
                 command = [sys.executable, "-c", "import asyncrl"]
                 status = machines.start(1, command, Path(log.name)).wait(timeout=TRY_S)
         except (subprocess.SubprocessError, OSError) as error:
-            said = getattr(error, "stderr", None) or error
-            return f"no machines of namespaces here: {str(said).strip()}"
+            reason = getattr(error, "stderr", None) or error
+            return f"no machines of namespaces here: {str(reason).strip()}"
         if status:
-            said = Path(log.name).read_text().strip()
+            reason = Path(log.name).read_text().strip()
             # A machine's /tmp is its own, so an installation below it is not there.
-            return f"asyncrl does not start on a machine of namespaces: {said}"
+            return f"asyncrl does not start on a machine of namespaces: {reason}"
     return ""
 
 

@@ -83,11 +83,11 @@ def serve_policy(
         return run_server(
             lambda chosen: policy_command(options, host, chosen, model),
             env, host, port, options.start_timeout_s, ready_file,
-            lambda url: _told(options, url, key),
+            lambda url: _shown_line(options, url, key),
         )  # fmt: skip
 
 
-def _told(options: EngineOptions, url: str, key: str) -> str:
+def _shown_line(options: EngineOptions, url: str, key: str) -> str:
     body = {"model": NAME, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}
     return (
         f"policy: serving {options.model} at {url}/v1 as {NAME!r}, contexts of up to {options.max_model_len} tokens\n"

@@ -252,7 +252,7 @@ def serve_engine(
         scratch = held.enter_context(engine_scratch(options.weights_dir))
         loaded = replace(options, advertise=advertised_host(options.host, options.advertise))
 
-        def told(url: str) -> str:
+        def line_of(url: str) -> str:
             return f"engine: serving {loaded.model} (version {loaded.base_version}) at {url}"
 
         env = build_env(loaded, credentials, scratch)
@@ -264,7 +264,7 @@ def serve_engine(
                 return run_workers(build_command(loaded, 0), env, loaded.machine.number)
             return run_server(
                 lambda chosen: build_command(loaded, chosen), env, loaded.host, port, loaded.start_timeout_s,
-                ready_file, told, loaded.advertise,
+                ready_file, line_of, loaded.advertise,
             )  # fmt: skip
         finally:
             clear_shared_memory(Path(scratch))
@@ -290,12 +290,12 @@ def run_server(
     port: int,
     start_timeout_s: float,
     ready_file: str | Path | None,
-    told: Callable[[str], str],
+    line_of: Callable[[str], str],
     advertise: str = "",
 ) -> int:
     """Run a vLLM server until it exits or a signal ends it; return its exit code.
 
-    command: its command line for a port. told: what to print for its address once it serves. advertise: the host in
+    command: its command line for a port. line_of: what to print for its address once it serves. advertise: the host in
     that address, "" for the one that this machine reaches it by.
     """
     with reserved_port(port, host) as chosen:
@@ -313,7 +313,7 @@ def run_server(
         except DeadlineError:
             child.kill()
             raise
-    print(told(url), flush=True)
+    print(line_of(url), flush=True)
     if ready_file:
         announce(Path(ready_file), url, child.pid)
     return child.wait()

@@ -116,14 +116,14 @@ class HttpClient:
                 except (OutageError, *RETRIED) as error:
                     self._at = self.url
                     left_s = give_up - time.monotonic()
-                    told = isinstance(error, OutageError)
-                    if left_s <= 0 and told:
+                    is_outage = isinstance(error, OutageError)
+                    if left_s <= 0 and is_outage:
                         raise
                     if left_s <= 0:
                         raise UnavailableError(
                             f"{self.url}{path}: {type(error).__name__}: {error}"
                         ) from error
-                    if told:
+                    if is_outage:
                         # Who is away is told elsewhere; what a service lacks would be told by nobody.
                         self._outages.failed(error, failing)
                         failing = True

@@ -52,14 +52,14 @@ def serve(
     that ended a background task of the app.
     """
     tls = own_files()
-    told = advertised_host(host, advertise)
-    app.state.hosts.bound, app.state.hosts.advertised = host, told
-    exempt(told)
+    announced = advertised_host(host, advertise)
+    app.state.hosts.bound, app.state.hosts.advertised = host, announced
+    exempt(announced)
     keep_freed_memory()
     collect_only_new_objects()
     gc.set_threshold(NEW_OBJECTS)
     listener = _listen(host, port)
-    url = f"{scheme()}://{in_url(told)}:{listener.getsockname()[1]}"
+    url = f"{scheme()}://{in_url(announced)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         app,
         http=PromptHttpProtocol,

@@ -50,7 +50,7 @@ def open_publisher(
         wait_s=config.outage_timeout_s,
         finish_requests=config.train.schedule == "asynchronous",
         transport=open_transport(config, engine, credentials) if engine.rank == 0 else None,
-        told={"keep_kv": config.engine.keep_kv},
+        options={"keep_kv": config.engine.keep_kv},
         members=members,
         # No turn lasts longer than its episode may.
         turn_s=config.rollout.episode_timeout_s,

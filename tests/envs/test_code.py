@@ -82,7 +82,7 @@ def test_every_reference_program_prints_the_same_in_every_language(language):
         cases += [(problem.source, problem.tests) for problem in problems]
     for source, tests in cases:
         verdict = judged(render(source, language), language, tests=tests)
-        assert verdict.passed == (True,) * len(tests), verdict.said
+        assert verdict.passed == (True,) * len(tests), verdict.complaint
 
 
 def test_a_language_added_by_a_file_needs_no_line_of_code(tmp_path):
@@ -164,7 +164,7 @@ def test_reward_is_the_fraction_of_hidden_tests_or_all_of_them():
 
 def test_a_program_that_never_ends_fails_its_test_and_the_rest_are_not_run():
     verdict = judged("while True: pass", time_limit_s=0.3)
-    assert (verdict.passed, verdict.said) == ((False,), "error: time limit exceeded")
+    assert (verdict.passed, verdict.complaint) == ((False,), "error: time limit exceeded")
 
 
 def test_the_program_is_the_last_fenced_block_or_everything():

@@ -76,7 +76,7 @@ CASES = {
     "guard_acted": (
         Observed(
             steps(
-                guard__said=lambda s: "" if s != 9 else "step 9: it fell; back to version 4; the rate is now 0.1",
+                guard__message=lambda s: "" if s != 9 else "step 9: it fell; back to version 4; the rate is now 0.1",
                 guard__rate_scale=0.5,
             )
         ),

@@ -30,7 +30,7 @@ def test_what_torch_keeps_of_freed_memory_counts_as_free(tmp_path, monkeypatch, 
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.truncate(10 * GIB)  # sparse
-    monkeypatch.setattr(earlier_policy, "_told", False)
+    monkeypatch.setattr(earlier_policy, "_warned", False)
     assert earlier_policy._fits(OnGpu(), path)
     gpu["memory_allocated"] = 50 * GIB
     assert [earlier_policy._fits(OnGpu(), path) for _ in range(3)] == [False] * 3

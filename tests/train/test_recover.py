@@ -112,7 +112,7 @@ class Run:
     def _record(self, version, metrics):
         numbers = (metrics["loss/total"], metrics["grad_norm"], metrics["learning_rate"])
         self.seen[version] = (numbers, self.tasks[version])
-        self.said[version] = metrics.get("guard/said", "")
+        self.said[version] = metrics.get("guard/message", "")
 
     def swarm(self):
         """What other runs share with this one."""

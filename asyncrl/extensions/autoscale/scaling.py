@@ -153,7 +153,7 @@ class Scaler:
             lost = await self.buffer.reclaim(process.name)
             # The next worker has its name, and is another process.
             await self.buffer.readmit(process.name)
-        self.say(f"scale.{role}: {process.name} has left: {one.said()}")
+        self.say(f"scale.{role}: {process.name} has left: {one.description()}")
         self._write(count=self.counts[role], leases_lost=lost, **one.record())
         self._done()
 
@@ -161,9 +161,9 @@ class Scaler:
         """True when nobody gives a process anything any more."""
         if one.role != "rollout":
             return one.heard
-        if not one.told and one.ending is None and one.process.alive():
-            one.told = await self._drain(one.process)
-        return one.told
+        if not one.informed and one.ending is None and one.process.alive():
+            one.informed = await self._drain(one.process)
+        return one.informed
 
     async def _drain(self, process: ManagedProcess) -> bool:
         """Tell a worker to lease nothing more; False while it does not answer."""

@@ -79,11 +79,11 @@ class CollapseGuard(TrainerCallback):
             return Verdict(metrics, back)
         rate = scheduled_rate(self.train, batch.step + 1) * self.state.scale
 
-        def said(went_back: bool) -> str:
+        def message(went_back: bool) -> str:
             where = f"; back to version {back}" if went_back else ""
             return f"{found['why']}{where}; the learning rate is now {rate:.2g} (train.collapse_guard)"
 
-        return Verdict(metrics, back, said, level=logging.WARNING, stops_without=False)
+        return Verdict(metrics, back, message, level=logging.WARNING, stops_without=False)
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": json.dumps(asdict(self.state))}

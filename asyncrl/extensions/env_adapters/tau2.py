@@ -114,11 +114,11 @@ class Tau2(AdapterEnv):
         if self.user is None:
             return self._finish(truncated=False)
         before = len(self.made)
-        said = self._hear()
-        if any(stop in said for stop in STOPS):
+        message = self._hear()
+        if any(stop in message for stop in STOPS):
             return self._finish(truncated=False)
         components = {"malformed": malformed, "user_calls": float(len(self.made) - before)}
-        return self._go_on([{"role": "user", "content": said}], components)
+        return self._go_on([{"role": "user", "content": message}], components)
 
     def oracle(self, messages: list[Message]) -> Message:
         """Make the golden calls, then communicate the required information. Raises `NotImplementedError` without

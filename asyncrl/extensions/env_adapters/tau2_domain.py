@@ -139,7 +139,7 @@ def reward_of(
     criteria = part(task, "evaluation_criteria")
     checks: dict[str, Callable[[], bool]] = {
         "DB": lambda: _hashes(environment) == _hashes(_golden(domain, task)),
-        "COMMUNICATE": lambda: _told(messages, part(criteria, "communicate_info") or ()),
+        "COMMUNICATE": lambda: _communicated(messages, part(criteria, "communicate_info") or ()),
         "ENV_ASSERTION": lambda: all(
             environment.run_env_assertion(one, raise_assertion_error=False)
             for one in part(criteria, "env_assertions") or ()
@@ -190,11 +190,11 @@ def _hashes(environment: Any) -> tuple[Any, Any]:
     return environment.get_db_hash(), user() if user else None
 
 
-def _told(messages: list[Message], wanted: Sequence[Any]) -> bool:
-    said = [
+def _communicated(messages: list[Message], wanted: Sequence[Any]) -> bool:
+    texts = [
         str(m.get("content") or "").lower().replace(",", "") for m in messages if m["role"] == "assistant"
     ]
-    return all(any(str(info).lower() in text for text in said) for info in wanted)
+    return all(any(str(info).lower() in text for text in texts) for info in wanted)
 
 
 def _is(call: Made, action: Any) -> bool:

@@ -52,8 +52,8 @@ class ChatUser:
         messages: the conversation so far as the agent has it; empty at the beginning. Raises `EnvironmentFailure` and
         `InfrastructureError`.
         """
-        said = str(messages[-1].get("content") or "(says nothing)") if messages else GREETING
-        self.history.append({"role": "user", "content": said})
+        text = str(messages[-1].get("content") or "(says nothing)") if messages else GREETING
+        self.history.append({"role": "user", "content": text})
         try:
             for _ in range(MAX_REQUESTS):
                 reply = await self.endpoint.ask({**self.fields, "messages": self.history})

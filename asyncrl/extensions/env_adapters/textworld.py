@@ -91,15 +91,15 @@ class TextWorld(AdapterEnv):
         self.turn += 1
         command = " ".join(action.content.encode("ascii", "replace").decode().split())
         invalid = not command or len(command) > MAX_COMMAND_CHARACTERS or _is_meta(command)
-        said, over = "That is not a command of this game.", False
+        feedback, over = "That is not a command of this game.", False
         if not invalid:
             self.state, _, over = self.game.step(command.lower())
-            said = PROMPT.sub("", self.state.feedback or "").strip()
+            feedback = PROMPT.sub("", self.state.feedback or "").strip()
         score = float(self.state.score or 0) / float(self.state.max_score or 1)
         gained, self.score = score - self.score, score
         done = over or self.turn >= self.max_turns
         return Step(
-            [] if done else [{"role": "user", "content": self._with_commands(said)}],
+            [] if done else [{"role": "user", "content": self._with_commands(feedback)}],
             gained,
             done=done,
             success=bool(self.state.won) if done else None,

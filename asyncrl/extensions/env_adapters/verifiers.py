@@ -73,15 +73,15 @@ class Verifiers(AdapterEnv):
     async def step(self, action: Action) -> Step:
         """Add the turn, let the environment answer, and score the episode when the environment ends it."""
         self.turn += 1
-        said = assistant_message(action, arguments_as_text=True)
+        message = assistant_message(action, arguments_as_text=True)
         try:
-            await self._add(said)
+            await self._add(message)
             malformed = action.error_messages()
             if malformed and not action.tool_calls:
                 # The library would treat a turn without calls as the last one.
                 if self.turn >= self.max_turns:
                     return await self._finish(truncated=True)
-                return self._go_on([*self.shown, said], malformed)
+                return self._go_on([*self.shown, message], malformed)
             if await self.env.is_completed(self.state):
                 return await self._finish(await self._cut_short())
             shown = list(await self.env.get_prompt_messages(self.state))
@@ -91,7 +91,7 @@ class Verifiers(AdapterEnv):
                 return await self._finish(truncated=True)
         except Exception as error:
             raise self._sorted(error) from error
-        before = [*self.shown, said]
+        before = [*self.shown, message]
         if shown[: len(before)] != before:
             raise EnvironmentFailure(
                 f"verifiers environment {self.id!r} rewrites what was said; not supported"
@@ -107,10 +107,10 @@ class Verifiers(AdapterEnv):
         self.shown = [*before, *new]
         return Step(plain(new))
 
-    async def _add(self, said: Message) -> None:
+    async def _add(self, message: Message) -> None:
         step = {
             "prompt": self.shown,
-            "completion": [said],
+            "completion": [message],
             "response": None,
             "tokens": None,
             "reward": None,

@@ -88,11 +88,11 @@ class ChatLoop(vf.Harness[vf.HarnessConfig]):
                 completion = await client.chat.completions.create(
                     **asked, **({"tools": tools} if tools else {})
                 )
-                said = completion.choices[0].message
-                messages.append(said.model_dump(exclude_none=True))
-                if not said.tool_calls:
+                reply = completion.choices[0].message
+                messages.append(reply.model_dump(exclude_none=True))
+                if not reply.tool_calls:
                     return ProgramResult(0, "", "")
-                for call in said.tool_calls:
+                for call in reply.tool_calls:
                     name, content = call.function.name, ""
                     try:
                         if name not in dispatch:

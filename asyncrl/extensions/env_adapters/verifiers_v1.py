@@ -138,14 +138,14 @@ class VerifiersV1(AdapterEnv):
     async def step(self, action: Action) -> Step:
         """Answer the agent that asked, and show what is asked next, or end with the environment's rewards."""
         self.turn += 1
-        said = assistant_message(action, arguments_as_text=True)
+        message = assistant_message(action, arguments_as_text=True)
         if action.parse_errors and not action.tool_calls and self.turn < self.limit:
             # Without calls the turn would be the agent's last.
             return Step(action.error_messages())
         heard = self.heard[self.agent]
-        heard.messages.append(said)
+        heard.messages.append(message)
         heard.malformed = action.error_messages() if action.tool_calls else []
-        reply = await self._post(f"/episodes/{self.episode}", said)
+        reply = await self._post(f"/episodes/{self.episode}", message)
         return self._show(reply["asked"]) if "asked" in reply else self._end(reply["end"])
 
     async def close(self) -> None:

@@ -149,8 +149,8 @@ class NodeCluster:
     @property
     def local(self) -> LocalHost:
         """This machine, whose services others can reach."""
-        told = ["--advertise", self.address] if self.address != self.bound else []
-        return LocalHost(["--host", self.bound, *told], self.address)
+        advertised = ["--advertise", self.address] if self.address != self.bound else []
+        return LocalHost(["--host", self.bound, *advertised], self.address)
 
     @property
     def _head(self) -> Machine:

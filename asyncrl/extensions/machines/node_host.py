@@ -252,20 +252,20 @@ class NodeHost:
 
     def _take(self, report: dict[str, Any]) -> None:
         """Write what a node reports into the run folder."""
-        for name, said in report["processes"].items():
+        for name, state in report["processes"].items():
             process = self._processes.get(name)
-            if process is None or process.start != said["start"] or process.returncode is not None:
+            if process is None or process.start != state["start"] or process.returncode is not None:
                 continue
-            if said["log"]:
+            if state["log"]:
                 with open(process.log, "ab") as file:
-                    file.write(said["log"])
-                process.known_bytes += len(said["log"])
-            process.used.cpu, process.used.data = said["cpu_s"], said["data_bytes"]
-            if process.ready_file is not None and said["url"] and not process.ready_file.exists():
-                announce(process.ready_file, said["url"], process.pid)
-            if len(said["log"]) < MAX_LOG_BYTES:
+                    file.write(state["log"])
+                process.known_bytes += len(state["log"])
+            process.used.cpu, process.used.data = state["cpu_s"], state["data_bytes"]
+            if process.ready_file is not None and state["url"] and not process.ready_file.exists():
+                announce(process.ready_file, state["url"], process.pid)
+            if len(state["log"]) < MAX_LOG_BYTES:
                 # Before that, what its log says last is still to come.
-                process.returncode = said["code"]
+                process.returncode = state["code"]
         for policy, files in report["touched"].items():
             endpoints = folder_of(self.folder, policy) / "endpoints"
             for name, at_ns in files.items():
@@ -278,8 +278,8 @@ class NodeHost:
     def _miss(self, asked: Sequence[tuple[str, NodeProcess]], report: dict[str, Any]) -> None:
         """Have processes as ended that the node had been asked about and knows nothing of: it has let go of them."""
         for name, process in asked:
-            said = report["processes"].get(name)
-            if process.returncode is None and (said is None or said["start"] != process.start):
+            state = report["processes"].get(name)
+            if process.returncode is None and (state is None or state["start"] != process.start):
                 process.returncode = -signal.SIGKILL
 
 

@@ -139,10 +139,10 @@ class Spread:
         """One line for the user."""
         by_machine: dict[str, list[str]] = {}
         for part in self.trainer:
-            by_machine.setdefault(part.machine, []).append(_said(TRAINER, part))
+            by_machine.setdefault(part.machine, []).append(_described(TRAINER, part))
         for name in self.processes:
             for place in self.parts(name):
-                by_machine.setdefault(place.machine, []).append(_said(name, place))
+                by_machine.setdefault(place.machine, []).append(_described(name, place))
         return "; ".join(f"{machine}: {', '.join(names)}" for machine, names in by_machine.items())
 
 
@@ -516,7 +516,7 @@ class SpreadPlacement(Placement):
         return str(self.spread)
 
 
-def _said(name: str, place: Place) -> str:
+def _described(name: str, place: Place) -> str:
     return f"{name} (GPU {'+'.join(map(str, place.gpus))})" if place.gpus else name
 
 

@@ -42,7 +42,7 @@ class Interruptions(EngineHook):
         """See `EngineHook`."""
         return None if self._going is None else self._since_s
 
-    async def swapping(self, engine: Engine, file: WeightFile, told: Mapping[str, Any]) -> None:
+    async def swapping(self, engine: Engine, file: WeightFile, options: Mapping[str, Any]) -> None:
         """See `EngineHook`."""
         await engine.engine_core.call_utility_async(RENEW_SAMPLED, file.version)
 

@@ -100,8 +100,8 @@ class OuterClient:
                 # Else the service has more of an earlier call, or has been started again and has less.
                 offset = received
             try:
-                said = await self._post("put", **place, size=len(body), checksum=checksum, start=start)
-                return Sent(**said)
+                answer = await self._post("put", **place, size=len(body), checksum=checksum, start=start)
+                return Sent(**answer)
             except InputError as error:
                 if "damaged" not in str(error) or attempt == TRIES - 1:
                     raise

@@ -130,7 +130,7 @@ class OuterExchange:
         self._closed = threading.Event()
         self._members = 0
         """How many contributed to the newest round that was merged in this step."""
-        self._told = (0, 0)
+        self._moved_before = (0, 0)
         """Bytes sent and received that metrics have counted."""
         self._sent_at: dict[int, int] = {}
 
@@ -419,8 +419,8 @@ class OuterExchange:
     def _metrics(self, wait_s: float) -> dict[str, float]:
         assert self.service is not None
         moved = (self.service.sent_bytes, self.service.received_bytes)
-        sent, received = moved[0] - self._told[0], moved[1] - self._told[1]
-        self._told = moved
+        sent, received = moved[0] - self._moved_before[0], moved[1] - self._moved_before[1]
+        self._moved_before = moved
         found = {
             "outer/round": float(min(self.held.rounds)),
             "outer/alone": float(any(one.overdue for one in self.held.pending.values())),

@@ -191,8 +191,8 @@ def nearest_checkpoint(recorded: Recorded, config: Config) -> tuple[str, str]:
 
 def first_difference(recorded: Mapping[str, Any], now: Trajectory) -> Difference | None:
     """Return where a trajectory first differs from the recorded one: a message, a token, a reward or how it ended."""
-    said = read_transcript(now.conversation, [turn.reward for turn in now.turns]) or []
-    for number, (old, new) in enumerate(zip_longest(recorded["messages"] or [], said)):
+    transcript = read_transcript(now.conversation, [turn.reward for turn in now.turns]) or []
+    for number, (old, new) in enumerate(zip_longest(recorded["messages"] or [], transcript)):
         if _words(old) != _words(new):
             return Difference(f"message {number}", _words(old), _words(new))
     ids = np.asarray(recorded["token_ids"], np.int64)

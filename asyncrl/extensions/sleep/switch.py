@@ -45,8 +45,8 @@ class SleepSwitch:
             with open_url(request, self.timeout_s) as reply:
                 reply.read()
         except urllib.error.HTTPError as error:
-            said = error.read()[:200].decode(errors="replace")
-            raise InfrastructureError(f"engine {url}: {path}: HTTP {error.code}: {said}") from error
+            body = error.read()[:200].decode(errors="replace")
+            raise InfrastructureError(f"engine {url}: {path}: HTTP {error.code}: {body}") from error
         except OSError as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ConnectionError):

@@ -32,12 +32,12 @@ def speculating(config: Config, publishes: bool) -> Addition:
     """Return what engines are started with that speculate. Raises `ConfigError` where a package is missing."""
     speculative = config.section(SpeculationConfig).speculative
     check_speculation(speculative)
-    told: dict[str, object] = {
+    settings: dict[str, object] = {
         "method": speculative.method,
         "num_speculative_tokens": speculative.num_speculative_tokens,
     }
     if speculative.method == "ngram":
-        told |= NGRAM_LENGTHS
+        settings |= NGRAM_LENGTHS
     if speculative.model:
-        told["model"] = speculative.model
-    return Addition(("--logprobs-mode", "raw_logprobs", "--speculative-config", json.dumps(told)))
+        settings["model"] = speculative.model
+    return Addition(("--logprobs-mode", "raw_logprobs", "--speculative-config", json.dumps(settings)))

@@ -245,11 +245,11 @@ def _successes_after(made: Made, method: str) -> dict[int, float]:
 
 
 def _what_was_run(study: Study) -> str:
-    said = f"`{study.recipe}` with the settings below, {study.seeds} seeds"
+    text = f"`{study.recipe}` with the settings below, {study.seeds} seeds"
     if study.tuning.values:
         tried = "; ".join(f"`{key}` of {', '.join(map(str, v))}" for key, v in study.tuning.values.items())
-        said += f"; each method with its own best {tried}, chosen on {study.tuning.seeds} other seed(s)"
-    return f"{said}. Intervals are at 95 % over seeds, differences are paired by seed with `{study.compared_with}`."
+        text += f"; each method with its own best {tried}, chosen on {study.tuning.seeds} other seed(s)"
+    return f"{text}. Intervals are at 95 % over seeds, differences are paired by seed with `{study.compared_with}`."
 
 
 def _settings_lines(study: Study) -> list[str]:

@@ -180,8 +180,8 @@ def read_study(path: Path) -> Study:
         study._folder = str(folder)
         return study
     except ValidationError as error:
-        told = [f"  {line}" for line in explain_problems(error.errors(), Study).values()]
-        raise ConfigError(f"{path}: {len(told)} problem(s):\n" + "\n".join(told)) from None
+        lines = [f"  {line}" for line in explain_problems(error.errors(), Study).values()]
+        raise ConfigError(f"{path}: {len(lines)} problem(s):\n" + "\n".join(lines)) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 

@@ -165,10 +165,10 @@ def _judge(
     if ignored := sorted({k for e in episodes for k in e.counters if k.startswith("ignored: ")}):
         seen += f"; {', '.join(ignored)}"
     if not ok:
-        said = " | ".join(
+        calls = " | ".join(
             (r.stderr or r.stdout).decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:] for r in ends
         )
-        seen += f"; {first.error or 'no error'}{'; refused: ' + refusal if refusal else ''}; it said: {said}"
+        seen += f"; {first.error or 'no error'}{'; refused: ' + refusal if refusal else ''}; it said: {calls}"
     return Finding(scenario.name, ok, seen)
 
 

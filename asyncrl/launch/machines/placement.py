@@ -212,7 +212,7 @@ def _trainers(
     policies: Mapping[str, Config], given: Sequence[int], engines: Sequence[int], free: _Free
 ) -> dict[str, Numbers]:
     ranks = {name: policy.train.ranks for name, policy in policies.items()}
-    needed, said = sum(ranks.values()), _sum_of("train.ranks", ranks)
+    needed, sum_text = sum(ranks.values()), _sum_of("train.ranks", ranks)
     for name, count in ranks.items():
         if count > free.count:
             raise ConfigError(
@@ -220,7 +220,7 @@ def _trainers(
             )
     if given:
         if len(given) != needed:
-            raise ConfigError(f"placement.trainer: {said} needs {_of(needed)}, got {list(given)}")
+            raise ConfigError(f"placement.trainer: {sum_text} needs {_of(needed)}, got {list(given)}")
         chosen = list(given)
         free.remove(given)
     elif free.alone:
@@ -230,7 +230,7 @@ def _trainers(
         left = len(free.left)
         chosen = list(free.take(needed))
         if len(chosen) < needed:
-            raise ConfigError(f"{said} needs {_of(needed)}, {_left(left, free)}")
+            raise ConfigError(f"{sum_text} needs {_of(needed)}, {_left(left, free)}")
     found = {name: tuple(chosen.pop(0) for _ in range(count)) for name, count in ranks.items()}
     for numbers in found.values():
         _check_apart("placement.trainer", numbers)
@@ -243,19 +243,19 @@ def _engines(
     serving = {name: p for name, p in policies.items() if not name or not config.shares_engines(name)}
     sizes = {name: [policy.engine.ranks] * policy.most("engine") for name, policy in serving.items()}
     needed = sum(map(sum, sizes.values()))
-    said = " + ".join(
+    sum_text = " + ".join(
         f"{_engine_key(name, p)} = {p.most('engine')} x {setting_of(name, p.engine.said_ranks)}"
         for name, p in serving.items()
     )
     given = config.placement.engines
     if given:
         if len(given) != needed:
-            raise ConfigError(f"placement.engines: {said} needs {_of(needed)}, got {list(given)}")
+            raise ConfigError(f"placement.engines: {sum_text} needs {_of(needed)}, got {list(given)}")
         chosen = list(given)
         free.remove(given)
     elif free.alone:
         if any(size > 1 for one in sizes.values() for size in one):
-            raise ConfigError(f"{said} needs {_of(needed)}, there is 1")
+            raise ConfigError(f"{sum_text} needs {_of(needed)}, there is 1")
         return {name: [(0,)] * len(one) for name, one in sizes.items()}
     else:
         left = len(free.left)
@@ -263,7 +263,7 @@ def _engines(
         if len(chosen) < needed:
             ranks = {name: len(numbers) for name, numbers in trainers.items()}
             raise ConfigError(
-                f"{said} need {_of(needed)}, {left} {'is' if left == 1 else 'are'} left beside "
+                f"{sum_text} need {_of(needed)}, {left} {'is' if left == 1 else 'are'} left beside "
                 f"{_sum_of('train.ranks', ranks)} (of {free.count}); lower one of them, or let trainer and engines "
                 "share GPUs by naming them in placement.trainer and placement.engines"
             )

@@ -105,27 +105,27 @@ class EngineProbe(HttpProbe):
     def __init__(self, process: ManagedProcess, token: str) -> None:
         super().__init__(process, ENGINE_ALIVE, token)
         self._core: Used | None = None
-        self._said = False
+        self._serving = False
 
     def reset(self) -> None:
         self._core = None
 
     async def alive(self) -> bool:
-        self._said = False
+        self._serving = False
         answered = await super().alive()
-        if answered or not self._said:
+        if answered or not self._serving:
             self._core = None
         return answered
 
     async def _answered(self, response: aiohttp.ClientResponse) -> bool:
         # Something else may listen where an engine has died.
         with contextlib.suppress(InputError, ValueError, KeyError, TypeError):
-            said = unpack(await response.read())
-            self._said = response.status == 200
-            if said["core_silent_s"] < CORE_SILENT_S:
-                return self._said
+            health = unpack(await response.read())
+            self._serving = response.status == 200
+            if health["core_silent_s"] < CORE_SILENT_S:
+                return self._serving
             self._core = self._core or Used()
-            self._core.cpu, self._core.data = float(said["core_cpu_s"]), int(said["core_bytes"])
+            self._core.cpu, self._core.data = float(health["core_cpu_s"]), int(health["core_bytes"])
         return False
 
     def meter(self) -> Meter | None:

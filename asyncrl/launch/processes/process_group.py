@@ -170,7 +170,7 @@ class ProcessGroup:
         log = self.logs / f"{name}.log"
         env = {**(env or {}), VARIABLE: role_token(self.credentials, argv)}
         log_start = _size(log)
-        popen = host.start(Start(name, _told(command, host, ready_file), log, ready_file, env, nice))
+        popen = host.start(Start(name, _arguments(command, host, ready_file), log, ready_file, env, nice))
         process = ManagedProcess(name, popen, log, ready_file, "", [], command, env, nice, host, log_start)
         self.processes.append(process)
         return process
@@ -194,7 +194,7 @@ class ProcessGroup:
         same = process.url and process.host.serves_at(process.url)
         port = ["--port", process.url.rpartition(":")[2]] if same else []
         process.log_start = _size(process.log)
-        command = [*_told(process.command, process.host, process.ready_file), *port]
+        command = [*_arguments(process.command, process.host, process.ready_file), *port]
         start = Start(process.name, command, process.log, process.ready_file, process.env, process.nice)
         process.popen = process.host.start(start)
         process.started_on = None
@@ -260,7 +260,7 @@ def describe_end(process: ManagedProcess, why: str, advice: str = "") -> str:
     return f"{process.name} {text}; see {process.log}\n{process.tail()}"
 
 
-def _told(command: Sequence[str], host: Host, ready_file: Path | None) -> list[str]:
+def _arguments(command: Sequence[str], host: Host, ready_file: Path | None) -> list[str]:
     """Return a command with where to listen, for one that serves."""
     return [*command, *(host.bind_options if ready_file is not None else ())]
 

@@ -53,9 +53,9 @@ class DroppedReport:
         by = ", ".join(f"{reason} {reasons[reason]}" for reason in ordered)
         episodes = stats["dropped_episodes"] - before["dropped_episodes"]
         reward = (stats["dropped_reward_sum"] - before["dropped_reward_sum"]) / max(1, episodes)
-        said = (
+        line = (
             f"step {stats['version']} waits for its batch: {dropped} groups were dropped meanwhile ({by}; "
             f"mean reward {reward:.3f}), {stats['ready']} of {self.groups_per_step} are ready"
         )
         advice = ADVICE.get(ordered[0], "")
-        return [said + (f"\n    -> {advice}" if advice else "")]
+        return [line + (f"\n    -> {advice}" if advice else "")]

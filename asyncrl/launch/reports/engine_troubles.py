@@ -41,7 +41,7 @@ class EngineTroubleReport:
 
     def __init__(self, name: Callable[[str], str] = lambda url: f"the engine at {url}") -> None:
         self._name = name
-        self._told: dict[str, tuple[float, float]] = {}
+        self._shown: dict[str, tuple[float, float]] = {}
         """By address: when it was told of first, and when it is told of again."""
 
     def new_messages(self, by_worker: Mapping[str, Sequence[Mapping[str, Any]]], now: float) -> list[str]:
@@ -55,17 +55,17 @@ class EngineTroubleReport:
                 found.setdefault(trouble["url"], []).append(trouble)
         lines = [line for url, seen in found.items() if (line := self._line(url, seen, now))]
         if by_worker:
-            lines += [self._over(url, now) for url in list(self._told) if url not in found]
+            lines += [self._over(url, now) for url in list(self._shown) if url not in found]
         return lines
 
     def _line(self, url: str, seen: Sequence[Mapping[str, Any]], now: float) -> str:
         garbage = [one for one in seen if one["garbage"]]
         shown = max(garbage or seen, key=lambda one: one["failures"])
         for_s, name = max(one["for_s"] for one in seen), self._name(url)
-        first, due = self._told.get(url, (now, now))
+        first, due = self._shown.get(url, (now, now))
         if not name or now < due or not (garbage or for_s >= AWAY_S):
             return ""
-        self._told[url] = (first, now + max(AGAIN_S, 2 * (now - first)))
+        self._shown[url] = (first, now + max(AGAIN_S, 2 * (now - first)))
         failures, does = sum(one["failures"] for one in seen), "answers with garbage" if garbage else "fails"
         sound = min(one["sound_engines"] for one in seen)
         goes_on = f"the run goes on with {sound} other(s)" if sound else "nothing is sampled until that ends"
@@ -75,7 +75,7 @@ class EngineTroubleReport:
         )
 
     def _over(self, url: str, now: float) -> str:
-        first, _ = self._told.pop(url)
+        first, _ = self._shown.pop(url)
         return (
             f"{self._name(url) or url} serves requests again, or is no longer used, after {now - first:.0f} s"
         )

@@ -39,6 +39,6 @@ class TrainingPhases:
 
     def end(self) -> None:
         """The trainer has ended."""
-        for told in (self._first, self._last):
-            if told is not None:
-                told.end()
+        for text in (self._first, self._last):
+            if text is not None:
+                text.end()

@@ -98,8 +98,8 @@ def _text(
     parts = ", ".join(f"{name} {value:g}" for name, value in found["components"].items())
     if parts and len(found["components"]) > 1:
         reward += f" ({parts})"
-    fields: list[tuple[str, Any]] = [(str(message["role"]), _said(message)) for message in messages[:last]]
-    fields += [("answer", _said(message)) for message in messages[last:][:1]]
+    fields: list[tuple[str, Any]] = [(str(message["role"]), _content(message)) for message in messages[:last]]
+    fields += [("answer", _content(message)) for message in messages[last:][:1]]
     fields += [("extracted", found["extracted"]), ("right answer", found["right"])]
     if found["success"] is not None:
         reward += ", success" if found["success"] else ", no success"
@@ -113,7 +113,7 @@ def _text(
     return "\n".join(lines)
 
 
-def _said(message: Mapping[str, Any]) -> str:
+def _content(message: Mapping[str, Any]) -> str:
     """Return what a message says, with its calls."""
     calls = [f"{call['name']}({call['arguments']})" for call in message.get("tool_calls") or ()]
     texts = [message.get("reasoning_content") or "", message.get("content") or "", *calls]

@@ -69,7 +69,7 @@ class Retirement:
     role: str
     process: ManagedProcess
     since: float
-    told: bool = False
+    informed: bool = False
     """Whether it knows itself; only workers are told."""
     ending: float | None = None
     """When it was asked to end."""
@@ -112,7 +112,7 @@ class Retirement:
         self.unfinished = work_of(self.role, found)
         return not self.unfinished
 
-    def said(self) -> str:
+    def description(self) -> str:
         """Return how it left, in words."""
         what = WORK[self.role]
         return {

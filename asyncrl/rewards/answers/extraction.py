@@ -150,16 +150,16 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
         return found
     opened: list[tuple[int, int]] = []
     for token in _BOX.finditer(text):
-        said = token[0]
-        if said.startswith(("\\boxed", "\\fbox", "\\framebox")):
-            if said.endswith("{"):
+        word = token[0]
+        if word.startswith(("\\boxed", "\\fbox", "\\framebox")):
+            if word.endswith("{"):
                 opened.append((token.start(), token.end()))
             elif (bare := _BARE.match(text, token.end())) is not None:
                 end = token.end() + len(bare[0].rstrip(".,;:!?)"))
                 found.append((token.start(), end, token.end(), end))
-        elif said == "{":
+        elif word == "{":
             opened.append((-1, token.end()))
-        elif said == "}" and opened:
+        elif word == "}" and opened:
             start, inner = opened.pop()
             if start >= 0:
                 while found and found[-1][0] > start:
@@ -242,10 +242,10 @@ def _plain(text: str) -> str | None:
     for line in reversed(lines):
         if (found := _last_in(without_remarks(line))) is not None:
             return found
-    said = last.strip(" .*_`")
+    candidate = last.strip(" .*_`")
     # "The winner is John": a name at the end of a sentence.
-    named = said.rpartition(" is ")[2].strip(" *_`")
-    return named if 0 < len(named.split()) <= NAME_WORDS else said
+    named = candidate.rpartition(" is ")[2].strip(" *_`")
+    return named if 0 < len(named.split()) <= NAME_WORDS else candidate
 
 
 def _last_calculation(text: str) -> str:

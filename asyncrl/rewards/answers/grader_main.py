@@ -365,13 +365,13 @@ def _child(request: dict[str, Any], out: int, cpu_s: float) -> None:
     os._exit(0)
 
 
-def _verdict(said: bytes, status: int, cpu_s: float, late: bool) -> str:
+def _verdict(output: bytes, status: int, cpu_s: float, late: bool) -> str:
     """Return what became of a fork that wrote this, ended so and took so much CPU time."""
-    if text := said.lstrip(b"".join(STAGES)):
+    if text := output.lstrip(b"".join(STAGES)):
         return text.decode()
     if cpu_s < QUICK_S and (late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)):
         return "late" if late else "killed"
-    return STAGES.get(said[-1:], "cut")
+    return STAGES.get(output[-1:], "cut")
 
 
 @dataclasses.dataclass(slots=True)
@@ -381,7 +381,7 @@ class Job:
     child: int
     request: dict[str, Any]
     attempt: int
-    said: bytes = b""
+    output: bytes = b""
 
 
 class Server:
@@ -434,7 +434,7 @@ class Server:
 
     def _hear(self, fd: int) -> None:
         data = os.read(fd, 64)
-        self.running[fd].said += data
+        self.running[fd].output += data
         if not data:
             self._ended(fd)
 
@@ -455,7 +455,7 @@ class Server:
                 os.kill(job.child, signal.SIGKILL)
         _, status, usage = os.wait4(job.child, 0)
         os.close(fd)
-        verdict = _verdict(job.said, status, usage.ru_utime + usage.ru_stime, late)
+        verdict = _verdict(job.output, status, usage.ru_utime + usage.ru_stime, late)
         if verdict in STAGES.values() and job.attempt == 0 and job.request["patient"] and not late:
             job.request["first"] = verdict
             self.waiting[1].append(job.request)

@@ -33,9 +33,9 @@ def _main() -> None:
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
 
-    def reply(**said: Any) -> None:
+    def reply(**fields: Any) -> None:
         # What a program does to json or to print is its own loss.
-        replies.write(json.dumps(said) + "\n")
+        replies.write(json.dumps(fields) + "\n")
         replies.flush()
 
     reply(ready=True)
@@ -46,7 +46,7 @@ def _main() -> None:
         exec(compile(given["program"], "solution.py", "exec"), names)
     except BaseException as error:
         if not isinstance(error, SystemExit):
-            reply(id=0, error=_told(error))
+            reply(id=0, error=_described(error))
             return
     reply(id=0, ok=True)
     for line in commands:
@@ -54,10 +54,10 @@ def _main() -> None:
         try:
             reply(id=asked["id"], **_done(asked, names))
         except BaseException as error:
-            reply(id=asked["id"], error=_told(error))
+            reply(id=asked["id"], error=_described(error))
 
 
-def _told(error: BaseException) -> list[str]:
+def _described(error: BaseException) -> list[str]:
     kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
     try:
         text = str(error)[:500]

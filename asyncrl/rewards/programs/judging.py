@@ -95,7 +95,7 @@ async def judge_check(
         await tests.send({"check": check, "prefix": prefix, "functions": list(functions)}, ends)
         while True:
             try:
-                said = await tests.receive(ends)
+                answer = await tests.receive(ends)
             except _Silent as error:
                 # It waits for the program, or for what it made of its results: either is the program's.
                 return Verdict(
@@ -104,12 +104,12 @@ async def judge_check(
                     if error.timed_out
                     else "the tests ended with the program's results",
                 )
-            if "verdict" in said:
-                if said["verdict"] in ("broken", "unsendable"):
-                    raise NotJudged(f"{said['why']}: not judged")
-                return Verdict((said["verdict"] == "passed",), said["why"])
+            if "verdict" in answer:
+                if answer["verdict"] in ("broken", "unsendable"):
+                    raise NotJudged(f"{answer['why']}: not judged")
+                return Verdict((answer["verdict"] == "passed",), answer["why"])
             try:
-                reply = await candidate.ask(said["ask"], ends)
+                reply = await candidate.ask(answer["ask"], ends)
             except _Silent as error:
                 return Verdict((False,), str(error))
             await tests.send(reply, ends)
@@ -173,8 +173,8 @@ async def judge_outputs(
             result = await box.exec(code=code, stdin=given.encode(), timeout_s=time_limit_s)
             passed.append(result.ok and same_output(result.text, expected))
             if not passed[-1] and not why:
-                said = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-                why = "time limit exceeded" if result.timed_out else said or "wrong output"
+                last_line = result.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+                why = "time limit exceeded" if result.timed_out else last_line or "wrong output"
             if result.timed_out:
                 break
         return Verdict(tuple(passed), why)
@@ -223,8 +223,8 @@ def _unusable(program: str) -> str | None:
 class _Silent(Exception):
     """A process gave no line: it ended, or its time did."""
 
-    def __init__(self, said: str, timed_out: bool = False) -> None:
-        super().__init__(said)
+    def __init__(self, reason: str, timed_out: bool = False) -> None:
+        super().__init__(reason)
         self.timed_out = timed_out
 
 
@@ -257,35 +257,39 @@ class _Process:
             ended = "said too much" if read.end is ReadEnd.LIMIT else "the program ended"
             raise _Silent("time limit exceeded" if timed_out else ended, timed_out)
         try:
-            said = json.loads(read.data)
+            answer = json.loads(read.data)
         except (ValueError, RecursionError):
-            said = None
-        if not isinstance(said, dict):
+            answer = None
+        if not isinstance(answer, dict):
             raise _Silent("the program wrote something else than its result")
-        return said
+        return answer
 
     async def load(self, program: str, preamble: str, ends: float) -> str:
         """Have it run a program's definitions; return what is wrong with them."""
         await self.send({"program": program, "preamble": preamble}, ends)
         try:
-            said = await self.receive(ends)
+            answer = await self.receive(ends)
         except _Silent as error:
             return str(error)
-        if said.get("id") != 0 or "ok" not in said:
-            told = said.get("error")
-            return ": ".join(map(str, told)) if isinstance(told, list) else "the program wrote something else"
+        if answer.get("id") != 0 or "ok" not in answer:
+            problem = answer.get("error")
+            return (
+                ": ".join(map(str, problem))
+                if isinstance(problem, list)
+                else "the program wrote something else"
+            )
         return ""
 
     async def ask(self, asked: dict[str, Any], ends: float) -> dict[str, Any]:
         """Return the reply to a request. Raises `_Silent`."""
         await self.send(asked, ends)
-        said = await self.receive(ends)
-        if said.get("id") != asked["id"] or not {"value", "error", "missing"} & set(said):
+        answer = await self.receive(ends)
+        if answer.get("id") != asked["id"] or not {"value", "error", "missing"} & set(answer):
             raise _Silent("the program wrote something else than its result")
-        error = said.get("error")
+        error = answer.get("error")
         if error is not None and not (isinstance(error, list) and len(error) == 2):
             raise _Silent("the program wrote something else than its result")
-        return said
+        return answer
 
 
 async def _start(stack: AsyncExitStack, sandbox: str, main: str) -> _Process:

@@ -84,16 +84,16 @@ def ask(what: str, target: Any = None, *args: Any, name: str = "", **kwargs: Any
     """Have the program do something and return what it gives."""
     global _number
     _number += 1
-    said: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "id": _number,
         "do": what,
         "name": name,
         "args": [encode(one, _refer) for one in args],
     }
     if target is not None:
-        said["target"] = encode(target, _refer)
-    said["kwargs"] = {key: encode(one, _refer) for key, one in kwargs.items()}
-    _streams[1].write(json.dumps({"ask": said}) + "\n")
+        answer["target"] = encode(target, _refer)
+    answer["kwargs"] = {key: encode(one, _refer) for key, one in kwargs.items()}
+    _streams[1].write(json.dumps({"ask": answer}) + "\n")
     _streams[1].flush()
     reply = json.loads(_streams[0].readline())
     if "error" in reply:

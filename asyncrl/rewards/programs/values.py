@@ -118,11 +118,11 @@ def _decode_rare(tag: str, held: Any, value: Any, referred: Any) -> Any:
     if tag == "D":
         return decimal.Decimal(held)
     if tag == "T":
-        kind, said = held
+        kind, content = held
         if kind == "timedelta":
-            return datetime.timedelta(*said)
+            return datetime.timedelta(*content)
         kinds: dict[str, Any] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
-        return kinds[kind].fromisoformat(said)
+        return kinds[kind].fromisoformat(content)
     if tag == "C":
         return {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}[held]
     if tag == "n":

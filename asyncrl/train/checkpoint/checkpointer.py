@@ -144,8 +144,8 @@ class Checkpointer:
     def error(self) -> str:
         """Why the newest write failed, "" if it did not."""
         failures = {"": self._failure, "in memory: ": self._memory_failure}
-        said = [f"{where}{type(one).__name__}: {one}" for where, one in failures.items() if one is not None]
-        return "; ".join(said)
+        texts = [f"{where}{type(one).__name__}: {one}" for where, one in failures.items() if one is not None]
+        return "; ".join(texts)
 
     def due(self, version: int) -> bool:
         """Whether `save_due` saves a version anywhere."""

@@ -56,13 +56,13 @@ class Writers:
             result = step()
         except Exception as error:
             failure = error
-        told = self.tell({"result": result, "error": repr(failure) if failure is not None else ""})
+        answers = self.tell({"result": result, "error": repr(failure) if failure is not None else ""})
         if failure is not None:
             raise failure
-        for rank, other in enumerate(told):
+        for rank, other in enumerate(answers):
             if other["error"]:
                 raise CheckpointError(f"rank {rank}: {other['error']}")
-        return [other["result"] for other in told]
+        return [other["result"] for other in answers]
 
     def send(self, path: Path, target: int = 0) -> None:
         """Send a file's bytes to the rank that receives them."""

@@ -25,7 +25,7 @@ from asyncrl.train.models.token_scores import free_bytes
 from asyncrl.weights.files import read_weights, weights_path
 
 log = logging.getLogger(__name__)
-_told = False
+_warned = False
 """Whether it was said that there is no room."""
 Scorer = Callable[..., dict[str, Tensor]]
 """Token ids [B,T], mask [B,T], temperature, `want` and `extras` to `logp` [B,T], as `PolicyModel.forward`."""
@@ -113,9 +113,9 @@ def _fits(engine: TrainEngine, path: Path) -> bool:
     free = free_bytes(engine.device)
     if free > 2 * num_bytes:
         return True
-    global _told
-    if not _told:
-        _told = True
+    global _warned
+    if not _warned:
+        _warned = True
         log.warning(
             "log-probabilities of tokens that an earlier version sampled are not checked: its weights need twice "
             "%.1f GiB, and %.1f GiB of the GPU are free; a smaller train.micro_batch_tokens leaves more, and "

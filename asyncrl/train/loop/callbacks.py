@@ -51,7 +51,7 @@ class Verdict:
     metrics: Mapping[str, float] = field(default_factory=dict)
     go_back_to: int | None = None
     """The version of a checkpoint that the policy goes back to; None to go on."""
-    said: str | Callable[[bool], str] = ""
+    message: str | Callable[[bool], str] = ""
     """What the run's log says of it; a function is told whether the policy has gone back."""
     level: int = logging.INFO
     """The level of that in the log."""

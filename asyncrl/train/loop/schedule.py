@@ -77,12 +77,12 @@ def settle(
 
     tell: called while it waits, so that others know.
     """
-    deadline, told = time.monotonic() + timeout_s, time.monotonic()
+    deadline, shown_s = time.monotonic() + timeout_s, time.monotonic()
     while True:
         now = stats()
-        if time.monotonic() - told >= tell_every_s:
+        if time.monotonic() - shown_s >= tell_every_s:
             tell()
-            told = time.monotonic()
+            shown_s = time.monotonic()
         if settled(now):
             return
         if time.monotonic() > deadline:

@@ -92,7 +92,7 @@ class StepRecord:
             "time/publish_s": times.publish_s,
             "busy/trainer": (times.train_s + times.publish_s) / wall_s,
             "skipped": report.skipped,
-            **({"guard/said": report.said} if report.said else {}),
+            **({"guard/message": report.message} if report.message else {}),
             "batch/poisoned": len(report.left_out),
         }
 

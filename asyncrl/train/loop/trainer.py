@@ -208,9 +208,9 @@ class Trainer:
                 raise StopError(
                     f"step {batch.step}: the checkpoint of version {back}, to go back to, is damaged"
                 )
-            if said := verdict.said if isinstance(verdict.said, str) else verdict.said(went_back):
-                report.said = f"step {batch.step + 1}: {said}"
-                log.log(verdict.level, "%s", report.said)
+            if text := verdict.message if isinstance(verdict.message, str) else verdict.message(went_back):
+                report.message = f"step {batch.step + 1}: {text}"
+                log.log(verdict.level, "%s", report.message)
 
     def _go_back(self, version: int) -> bool:
         """Take weights, optimizer and all that follows them from the checkpoint of `version`; False if it is damaged.
@@ -239,10 +239,10 @@ class Trainer:
         self.totals.pauses_s += self.publication.take_pauses_s()
 
     def _metrics(self, step: StepRecord) -> dict[str, Any]:
-        for env, said in void_warnings(step.batch.fresh).items():
+        for env, warning in void_warnings(step.batch.fresh).items():
             if env not in self._void:
                 self._void.add(env)
-                log.warning("step %d: %s", step.batch.step, said)
+                log.warning("step %d: %s", step.batch.step, warning)
         of_features: dict[str, Any] = {}
         for one in self.callbacks:
             of_features |= one.metrics(step.batch.step)

@@ -488,10 +488,10 @@ def enable_prefix_trees(model: Any, form: str = NAME) -> bool:
 
 def _probe_agrees(model: Any, tree: PrefixTree, plain: Tensor, counts: Tensor) -> bool:
     """Compare with the hidden states `plain` [B,T,H] of the rows, where `counts` [B,T]."""
-    told: list[int | None] = []
+    found: list[int | None] = []
 
     def noting(*args: Any, **rest: Any) -> tuple[Tensor, Tensor | None]:
-        told.append(rest.get("sliding_window"))
+        found.append(rest.get("sliding_window"))
         return tree_attention(*args, **rest)
 
     def distance(given: PrefixTree | None) -> float:
@@ -501,7 +501,7 @@ def _probe_agrees(model: Any, tree: PrefixTree, plain: Tensor, counts: Tensor) -
     model.set_attn_implementation(NAME)
     try:
         near = distance(tree)
-        return told == windows(model.config.get_text_config()) and near < PROBE_ERROR_RATIO * distance(None)
+        return found == windows(model.config.get_text_config()) and near < PROBE_ERROR_RATIO * distance(None)
     except TypeError:
         # The model does not pass keyword arguments on to its attention.
         return False

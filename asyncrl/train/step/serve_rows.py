@@ -46,12 +46,12 @@ def share_batch(engine: TrainEngine, batch: StepBatch | None) -> StepBatch:
             "group_ids": batch.group_ids, "step": batch.step,
             "packing": asdict(batch.packing) if engine.shares_prefixes else None,
         }  # fmt: skip
-    told = engine.broadcast(plain)
+    plan = engine.broadcast(plain)
     if batch is not None and engine.rank == 0:
         return batch
-    packing = None if told["packing"] is None else Packing(**told["packing"])
-    outline = Outline(told["lengths"], np.array(told["counts"], np.int64), told["group_ids"], packing)
-    return StepBatch((), torch.tensor(told["group"], dtype=torch.long), told["step"], outline=outline)
+    packing = None if plan["packing"] is None else Packing(**plan["packing"])
+    outline = Outline(plan["lengths"], np.array(plan["counts"], np.int64), plan["group_ids"], packing)
+    return StepBatch((), torch.tensor(plan["group"], dtype=torch.long), plan["step"], outline=outline)
 
 
 def plan_rows(

@@ -39,7 +39,7 @@ class StepReport:
     """Why no optimizer step was taken, empty when one was."""
     went_back_to: int | None = None
     """The version whose policy has come back after the step."""
-    said: str = ""
+    message: str = ""
     """What callbacks say of the step, empty where they did nothing."""
     left_out: dict[int, str] = field(default_factory=dict)
     """Groups left out because they make the loss or gradient NaN or infinite: index in the batch to reason."""

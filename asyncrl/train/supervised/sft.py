@@ -114,7 +114,7 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
     engine = TrainEngine(policy, settings, "float32")
     rng = random.Random(seed)
     weights = agent_weights(data)
-    told = Progress("sft: training", sft.steps, "steps")
+    progress = Progress("sft: training", sft.steps, "steps")
     for step in range(sft.steps):
         shown = imitated(data, step, sft)
         batch = [shown[rng.randrange(len(shown))] for _ in range(sft.batch_size)]
@@ -122,10 +122,10 @@ def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) ->
         loss = _train_batch(
             engine, batch, weights, sft.observation_weight, config.train.micro_batch_tokens, rate
         )
-        told.note = f"loss {loss:.4f}"
-        told.advance()
-    told.end()
-    _say(f"sft: trained {sft.steps} steps, {told.note}")
+        progress.note = f"loss {loss:.4f}"
+        progress.advance()
+    progress.end()
+    _say(f"sft: trained {sft.steps} steps, {progress.note}")
 
 
 def imitated(data: list[Encoded], step: int, sft: SftConfig) -> list[Encoded]:

@@ -98,7 +98,7 @@ class SupervisedTrainer:
 
         Raises `StopError` where a gradient is not finite.
         """
-        total, begun, said, tokens = self.schedule.num_steps, time.monotonic(), 0.0, 0
+        total, begun, shown_s, tokens = self.schedule.num_steps, time.monotonic(), 0.0, 0
         if first == 0:
             self._measure(0, {})
         for step in range(first, total):
@@ -110,8 +110,8 @@ class SupervisedTrainer:
                 self._measure(taken, metrics)
             self._report(taken, metrics)
             now = time.monotonic()
-            if now - said > SAY_EVERY_S or taken == total:
-                said, pace = now, (now - begun) / (taken - first)
+            if now - shown_s > SAY_EVERY_S or taken == total:
+                shown_s, pace = now, (now - begun) / (taken - first)
                 self.say(
                     f"sft: step {taken}/{total}  loss {metrics['sft/loss']:.4f}{_heldout(metrics)}  "
                     f"{tokens / (now - begun):.0f} tokens/s  {duration((total - taken) * pace)} left"
