@@ -392,9 +392,9 @@ class BufferConfig(Section):
     wait_timeout_s: Seldom[float] = Field(EPISODE_S, gt=0)
     """Seconds in which no group of a batch becomes ready, from when there are tasks, after which the trainer ends the
     run. Left out, twice `rollout.episode_timeout_s` where that is above 600, else 600."""
-    over_provision: Seldom[int | Literal["auto"] | None] = None
-    """Groups in flight beyond one step's. The staleness limit caps them; left out, there are as many as it allows.
-    "auto" follows whether the trainer waits for groups, or groups for the trainer."""
+    over_provision: Seldom[int | Literal["auto", "all"]] = "auto"
+    """Groups in flight beyond one step's: so many, or "all" that the staleness limit allows, which caps them in any case.
+    "auto": one step's, more where that makes generation faster, fewer where groups wait for the trainer."""
     recycle: Seldom[bool] = True
     """Let unfinished groups go on after a step. False starts them again, which favours short ones: for comparison."""
     token_budget: Seldom[int] = Field(0, ge=0)
@@ -407,9 +407,9 @@ class BufferConfig(Section):
     @field_validator("over_provision", mode="before")
     @classmethod
     def _number_or_auto(cls, value: Any) -> Any:
-        if value in (None, "auto") or (type(value) is int and value >= 0):
+        if value in ("auto", "all") or (type(value) is int and value >= 0):
             return value
-        raise ValueError('must be a whole number from 0 on, or "auto"')
+        raise ValueError('must be a whole number from 0 on, "auto" or "all"')
 
 
 class TrainConfig(Section):

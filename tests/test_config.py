@@ -198,18 +198,18 @@ def test_a_runs_configuration_that_was_checked_is_read_without_what_its_sections
 
 def test_a_token_budget_needs_fewer_groups_in_flight_than_the_bound_admits():
     data = {"model": {"path": "m"}, "env": {"name": "e"}}
-    for beyond in ({}, {"over_provision": 16}):
+    for beyond in ({}, {"over_provision": "all"}, {"over_provision": 16}):
         with pytest.raises(
             ConfigError, match=r"buffer.over_provision must be below .* = 16 for a token_budget"
         ):
             parse_config(data | {"buffer": {"token_budget": 100} | beyond})
 
 
-@pytest.mark.parametrize("value", ["soon", -1, True, 0.5])
+@pytest.mark.parametrize("value", ["soon", -1, True, 0.5, None])
 def test_groups_beyond_a_step_are_a_number_or_auto(value):
     data = {"model": {"path": "m"}, "env": {"name": "e"}, "buffer": {"over_provision": value}}
     with pytest.raises(
-        ConfigError, match=r"buffer.over_provision: must be a whole number from 0 on, or \"auto\""
+        ConfigError, match=r"buffer.over_provision: must be a whole number from 0 on, \"auto\" or \"all\""
     ):
         parse_config(data)
 
@@ -284,7 +284,7 @@ def test_over_provisioning_limits_what_is_in_flight():
     assert parse_config(data | {"buffer": buffer}).slots == 24
     config = parse_config(data | {"buffer": buffer | {"over_provision": 4}})
     assert (config.slots, config.groups_in_flight) == (12, 6)
-    assert parse_config(data | {"buffer": buffer | {"over_provision": "auto"}}).slots == 24
+    assert parse_config(data | {"buffer": buffer | {"over_provision": "all"}}).slots == 24
 
 
 RECIPE = """

@@ -18,8 +18,9 @@ MIN_GAIN = 0.25
 """Smallest gain in throughput that keeps a trial, as a share of the gain without any saturation."""
 BACKOFF_FACTOR = 4
 """After a failed trial the next one waits this many times as long as the trial took."""
-FIRST_BATCHES = 3
-"""Over-provision at the start of a run, in batches."""
+FIRST_BATCHES = 1
+"""Over-provision at the start of a run, in batches: with it the trainer has a batch while the next one is sampled, which is
+most of what more in flight may gain, and tokens are one step old on average (docs/studies/same_time.md)."""
 
 
 @dataclass(slots=True)

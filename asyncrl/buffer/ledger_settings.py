@@ -74,7 +74,7 @@ class LedgerSettings:
             drop_no_signal=bool(config.no_signal),
             compared=config.no_signal,
             max_tokens=config.max_tokens,
-            over_provision=config.buffer.over_provision,
+            over_provision=None if config.buffer.over_provision == "all" else config.buffer.over_provision,
             recycle=config.buffer.recycle,
             token_budget=config.buffer.token_budget,
             vocab_size=vocab_size,

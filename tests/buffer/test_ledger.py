@@ -77,27 +77,35 @@ def test_an_abandoned_plan_drops_waiting_tasks_and_keeps_started_ones():
     assert book.finished
 
 
-def test_auto_admits_less_while_groups_wait_for_the_trainer():
-    book = ledger(count=40, max_staleness=3, over_provision="auto")
-    slots = [book.stats()["slots"]]
-    for _ in range(6):
-        book.put(group(lease(book)))
-    for step in (0, 1, 2):
-        train_step(book, step)
-        slots.append(book.stats()["slots"])
-    assert slots == [8, 7, 7, 7]
-
-
-def test_auto_admits_more_while_the_trainer_waits_and_generation_gets_faster_by_it():
-    book = ledger(count=200, max_staleness=19, over_provision="auto")
-    slots = [book.stats()["slots"]]
-    for step in range(9):
+def waited_steps(book, steps):
+    """Train steps whose batches the trainer waited for, ten seconds each; return the slots after each."""
+    slots = []
+    for step in steps:
         assert book.take(step).groups is None
         for _ in range(2):
             book.put(group(lease(book)))
         train_step(book, step, now=10.0 * step)
         slots.append(book.stats()["slots"])
-    assert slots == [8] * 5 + [9, 10, 11, 12, 12]
+    return slots
+
+
+def test_auto_begins_with_one_more_batch_and_admits_more_while_the_trainer_waits():
+    book = ledger(count=200, max_staleness=19, over_provision="auto")
+    assert book.stats()["slots"] == 4
+    # The trial ends after batches that took as long as before: no faster, so it is taken back.
+    assert waited_steps(book, range(12)) == [4, 4, 5, 6, 6, 6, 6, 6, 6, 6, 4, 4]
+
+
+def test_auto_admits_less_while_groups_wait_for_the_trainer():
+    book = ledger(count=40, max_staleness=3, over_provision="auto")
+    assert waited_steps(book, range(5))[-1] == 6
+    for _ in range(6):
+        book.put(group(lease(book)))
+    slots = []
+    for step in (5, 6):
+        train_step(book, step)
+        slots.append(book.stats()["slots"])
+    assert slots == [5, 5]
 
 
 def test_a_ledger_that_turns_to_auto_begins_like_a_new_one_and_keeps_what_it_has_found(tmp_path):
@@ -107,13 +115,10 @@ def test_a_ledger_that_turns_to_auto_begins_like_a_new_one_and_keeps_what_it_has
     book.close()
     auto = replace(book.settings, over_provision="auto")
     book = Ledger(path, auto, now=0.0)
-    assert book.stats()["slots"] == 8
-    for _ in range(6):
-        book.put(group(lease(book)))
-    train_step(book, 0)
-    assert book.stats()["slots"] == 7
+    assert book.stats()["slots"] == 4
+    assert waited_steps(book, range(3)) == [4, 4, 5]
     book.close()
-    assert Ledger(path, auto, now=0.0).stats()["slots"] == 7
+    assert Ledger(path, auto, now=0.0).stats()["slots"] == 5
 
 
 def test_a_repeated_lease_call_gets_the_same_lease():

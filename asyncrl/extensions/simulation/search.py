@@ -168,6 +168,7 @@ def with_schedule(config: Config, schedule: str) -> Config:
     if schedule in ("asynchronous", "partial"):
         data["buffer"]["max_staleness"] = max(1, limit)
     else:
-        data["buffer"]["over_provision"], data["buffer"]["token_budget"] = None, 0
+        data["buffer"]["token_budget"] = 0
+        del data["buffer"]["over_provision"]
         data["buffer"]["recycle"] = True
     return parse_config(data, f"train.schedule={schedule}", strict=False)
