@@ -14,8 +14,7 @@ from typing import Any
 from asyncrl.evaluation.comparison import compare, holm
 from asyncrl.evaluation.statistics import clustered_mean, pass_at_k, pass_hat_k
 from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k, weighted_majority_at_k
-from asyncrl.rewards.answers.normalisation import canonical
-from asyncrl.rewards.answers.quantities import read_canonical
+from asyncrl.rewards.answers.ballot import ballot
 from asyncrl.types import FailureClass
 
 Row = Mapping[str, Any]
@@ -151,11 +150,7 @@ def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
 
 
 def _answers(rows: Sequence[Row]) -> list[Hashable | None]:
-    """Return what answers are counted as: numbers by their value, whatever unit stands beside them, others by their
-    text."""
-    texts = [canonical(row["extracted"]) if row.get("extracted") else None for row in rows]
-    numbers = [read_canonical(text) if text else None for text in texts]
-    return [text if number is None else number.value for text, number in zip(texts, numbers, strict=True)]
+    return [ballot(row.get("extracted")) for row in rows]
 
 
 def _correct(rows: Sequence[Row]) -> list[bool]:

@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Muon": {"train.optimizer": "muon"},
     "two mini-batches": {"train.num_minibatches": 2},
     "a judge": {"judge.url": "http://j"},
+    "a vote": {"majority.mode": "replace"},
     "adapters": {"lora.rank": 4},
     "weights by collectives": {"engine.weight_transfer": "collective"},
     "weights over HTTP": {"engine.weight_transfer": "http"},
