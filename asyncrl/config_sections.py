@@ -393,8 +393,8 @@ class BufferConfig(Section):
     """Seconds in which no group of a batch becomes ready, from when there are tasks, after which the trainer ends the
     run. Left out, twice `rollout.episode_timeout_s` where that is above 600, else 600."""
     over_provision: Seldom[int | Literal["auto", "all"]] = "auto"
-    """Groups in flight beyond one step's: so many, or "all" that the staleness limit allows, which caps them in any case.
-    "auto": one step's, more where that makes generation faster, fewer where groups wait for the trainer."""
+    """Groups in flight beyond one step's: so many, or "all" that the staleness limit allows, which caps them in any
+    case. "auto": one step's, more where that makes generation faster, fewer where groups wait for the trainer."""
     recycle: Seldom[bool] = True
     """Let unfinished groups go on after a step. False starts them again, which favours short ones: for comparison."""
     token_budget: Seldom[int] = Field(0, ge=0)

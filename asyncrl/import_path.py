@@ -106,7 +106,8 @@ def top_level_names(setting: str, module: str) -> dict[str, Found]:
     """Return what a module binds at its top level, without importing it. Raises `ConfigError` naming the setting."""
     source = source_file(setting, module)
     try:
-        tree = ast.parse(source.read_text(encoding="utf-8"), str(source))
+        # As bytes: Python itself reads a byte order mark, and the encoding that a first line may name.
+        tree = ast.parse(source.read_bytes(), str(source))
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{setting}: {source} cannot be read: {error}") from error
     package = module if source.name == "__init__.py" else module.rpartition(".")[0]

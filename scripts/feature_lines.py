@@ -57,7 +57,17 @@ FEATURES = (
     *("quantiz", "lora", "adapter", "tensor_parallel", "sequence_parallel", "offload", "muon", "adamw_8bit"),
     *("critic", "teacher", "snapshot", "ewma", "self_taught", "score_norms", "greedy", "role_baselines"),
     # The rollout's.
-    *("branch", "hint", "opponent", "population", "judge", "answer_ids", "with_answer", "next_states"),
+    *(
+        "branch",
+        "hint",
+        "opponent",
+        "population",
+        "judge",
+        "majority",
+        "answer_ids",
+        "with_answer",
+        "next_states",
+    ),
     *(
         "policies",
         "multi_policy",

@@ -12,7 +12,7 @@ from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.agents import load_agent
-from asyncrl.import_path import absolute, load_object, search_in, source_file
+from asyncrl.import_path import absolute, load_object, search_in, source_file, top_level_names
 from asyncrl.launch.models.base_model import base_model_key
 from asyncrl.process_start import leave_safe_path, run_process, without_folder
 from asyncrl.sandbox.backends import backend_class
@@ -139,6 +139,26 @@ def test_an_edited_environment_gets_a_base_model_of_its_own(folder):
     assert before.startswith("Mine-") and before == base_model_key(config)
     (folder / "mine_edited.py").write_text(ENV + "    max_turns = 2\n")
     assert base_model_key(config) != before
+
+
+@pytest.mark.parametrize("start", ["\ufeff", "# -*- coding: latin-1 -*-\nNAME = 'Bär'\n"])
+def test_a_file_of_another_editor_is_read_as_python_reads_it(folder, start):
+    encoding = "latin-1" if "latin" in start else "utf-8"
+    (folder / "mine_marked.py").write_bytes(
+        f"{start}def score(completion):\n    return 1.0\n".encode(encoding)
+    )
+    top_level_names.cache_clear()
+    assert top_level_names("data.reward", "mine_marked.py")["score"].name == "score"
+    assert top_level_names("data.reward", "mine_marked.py").keys() <= {"score", "NAME"}
+    (folder / "mine_env.py").write_bytes(start.encode(encoding) + ENV.encode())
+    key = base_model_key(load_config("gridworld_grpo", ["env.name=mine_env.py:Mine"]))
+    assert key.startswith("Mine-")
+
+
+def test_a_class_is_named_in_a_file_that_begins_with_a_mark(folder):
+    (folder / "mine_first.py").write_text("\ufeffclass Mine:\n    pass\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="mine_first:Mine"):
+        load_env("mine_first.py")
 
 
 TAKEN = ["token", "calendar", "queue", "types", "math_verify", "httpx", "numpy", "asyncrl"]

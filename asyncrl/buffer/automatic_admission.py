@@ -19,8 +19,8 @@ MIN_GAIN = 0.25
 BACKOFF_FACTOR = 4
 """After a failed trial the next one waits this many times as long as the trial took."""
 FIRST_BATCHES = 1
-"""Over-provision at the start of a run, in batches: with it the trainer has a batch while the next one is sampled, which is
-most of what more in flight may gain, and tokens are one step old on average (docs/studies/same_time.md)."""
+"""Over-provision at the start of a run, in batches: with it the next batch is sampled while the trainer works, which is
+most of what more in flight may gain, and tokens are about one step old (docs/studies/same_end.md)."""
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.textfile import read_text
 
 
 def load_tokenizer(model: str) -> Any:
@@ -34,8 +35,8 @@ def load_tokenizer(model: str) -> Any:
 def read_template(path: str) -> str:
     """Return the chat template of a file. Raises `ConfigError`."""
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(Path(path).expanduser())
+    except (OSError, ValueError) as error:
         raise ConfigError(f"model.chat_template: {path!r} cannot be read: {error}") from error
     if not text.strip():
         raise ConfigError(f"model.chat_template: {path!r} is empty")

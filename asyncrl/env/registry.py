@@ -95,5 +95,5 @@ def _named_by_file(name: str) -> str:
     file = Path(name if name.endswith(".py") else f"{name}.py")
     if not file.is_file():
         return ""
-    found = re.findall(r"^class (\w+)", file.read_text(errors="replace"), re.MULTILINE)
+    found = re.findall(r"^\ufeff?class (\w+)", file.read_text(errors="replace"), re.MULTILINE)
     return f"name its class, too, such as {file.stem}:{found[0] if found else 'MyEnv'}; "

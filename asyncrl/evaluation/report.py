@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncrl.evaluation.contamination import SHORTEST_ANSWER, N
 from asyncrl.evaluation.tables import Cell, Table, difference_cells, html_page, markdown_page
+from asyncrl.evaluation.token_curve import token_figure
 
 SHOWN_REGRESSIONS = 15
 SHOWN_OVERLAPPING = 10
@@ -41,6 +42,7 @@ def report_tables(result: Mapping[str, Any]) -> list[Table]:
         ),
         _repeats(checkpoints),
         _votes(checkpoints),
+        _by_tokens(checkpoints),
         _comparisons(result["comparisons"]),
     ]
     for key, title in (("parts", "By part"), ("tags", "By tag"), ("difficulty", "By difficulty")):
@@ -77,7 +79,8 @@ def markdown_report(result: Mapping[str, Any]) -> str:
 def html_report(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """Return `report.html`. rows: the samples, of which the worst are shown whole."""
     by_id = {row["id"]: row for row in rows}
-    worst: list[str] = []
+    curves = {name: one.get("by_tokens", ()) for name, one in result["checkpoints"].items()}
+    worst = [figure] if (figure := token_figure(curves)) else []
     for name, one in result["checkpoints"].items():
         shown = [_trajectory(by_id[chosen]) for chosen in one["worst"]]
         worst += [f"<h2>Worst trajectories of {html.escape(name)}</h2>", *shown] if shown else []
@@ -169,6 +172,19 @@ def _votes(checkpoints: Mapping[str, Any]) -> Table:
         "and an answer; unbiased. Tokens are those of k samples on average."
     )
     return Table("Votes", note, ("checkpoint", "chosen by", "k", "success", "tokens"), rows)
+
+
+def _by_tokens(checkpoints: Mapping[str, Any]) -> Table:
+    rows: list[list[str | Cell]] = [
+        [name, str(point["limit"]), Cell(point["success"]), f"{point['tokens']:.0f}"]
+        for name, one in checkpoints.items()
+        for point in one.get("by_tokens", ())
+    ]
+    note = (
+        "Share of samples that are right and took no more sampled tokens than the limit, and the tokens that a sample "
+        "takes on average where it ends there. A policy that is told of a limit may answer otherwise."
+    )
+    return Table("Success against tokens", note, ("checkpoint", "limit", "success", "tokens"), rows)
 
 
 def _comparisons(comparisons: Sequence[Mapping[str, Any]]) -> Table:

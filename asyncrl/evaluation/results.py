@@ -13,9 +13,9 @@ from typing import Any
 
 from asyncrl.evaluation.comparison import compare, holm
 from asyncrl.evaluation.statistics import clustered_mean, pass_at_k, pass_hat_k
+from asyncrl.evaluation.token_curve import success_by_tokens, token_limits
 from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k, weighted_majority_at_k
-from asyncrl.rewards.answers.normalisation import canonical
-from asyncrl.rewards.answers.quantities import read_canonical
+from asyncrl.rewards.answers.ballot import ballot
 from asyncrl.types import FailureClass
 
 Row = Mapping[str, Any]
@@ -38,6 +38,13 @@ def evaluate_samples(rows: Sequence[Row], checkpoints: Sequence[str], samples: i
     grouped = _grouped(rows, lambda row: [row["checkpoint"]])
     by_checkpoint = {name: grouped[name] for name in checkpoints if name in grouped}
     found = {name: _checkpoint(mine, judged, samples) for name, mine in by_checkpoint.items()}
+    verdicts = {
+        name: [row for row in mine if counts(row) and row["part"] in judged]
+        for name, mine in by_checkpoint.items()
+    }
+    limits = token_limits([row for mine in verdicts.values() for row in mine])
+    for name, mine in verdicts.items():
+        found[name]["by_tokens"] = success_by_tokens(mine, limits)
     return {"checkpoints": found, "comparisons": _comparisons(by_checkpoint, judged)}
 
 
@@ -151,11 +158,7 @@ def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
 
 
 def _answers(rows: Sequence[Row]) -> list[Hashable | None]:
-    """Return what answers are counted as: numbers by their value, whatever unit stands beside them, others by their
-    text."""
-    texts = [canonical(row["extracted"]) if row.get("extracted") else None for row in rows]
-    numbers = [read_canonical(text) if text else None for text in texts]
-    return [text if number is None else number.value for text, number in zip(texts, numbers, strict=True)]
+    return [ballot(row.get("extracted")) for row in rows]
 
 
 def _correct(rows: Sequence[Row]) -> list[bool]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError
-from asyncrl.textfile import parse_lines
+from asyncrl.errors import ConfigError, InputError
+from asyncrl.textfile import json_lines
 from asyncrl.types import FailureClass, Group
 
 METRICS = ("success", "reward")
@@ -61,13 +61,11 @@ def values_by_task(path: Path, metric: str) -> dict[str, list[float]]:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        rows = parse_lines(path.read_bytes())
+        rows = [row for _, row in json_lines(path)]
         for row in rows:
             for name in ("env", "task", "failure", *METRICS):
                 row[name]
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (InputError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: holds no rows of `asyncrl eval --rows` ({error!r})") from error
     if len({row.get("checkpoint") for row in rows}) > 1:
         raise ConfigError(f"{path}: holds several checkpoints, which the report beside it compares")

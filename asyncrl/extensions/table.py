@@ -41,6 +41,7 @@ SEAMS = frozenset(
         "engine_parts",
         "strategies",
         "episode_ends",
+        "group_rewards",
         "lease_hooks",
         "ledger_hooks",
         "buffer_routes",
@@ -92,7 +93,7 @@ class Row:
     fields: tuple[str, ...] = ()
     """Its fields of a trajectory's wire form (token extras)."""
     provides: tuple[str, ...] = ()
-    """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends)."""
+    """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends, rewards of groups)."""
     unencrypted: str = ""
     """What its bytes go over where others on the network could read them (weight carriers)."""
     kind: str = ""

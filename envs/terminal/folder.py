@@ -58,7 +58,7 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
         settings = read_toml(_own(toml, path)) if toml.exists() else {}
         context, modes = _read_files(path / "environment", path)
         tests, _ = _read_files(path / "tests", path)
-        solution = _own(solve, path).read_text(encoding="utf-8") if solve.exists() else ""
+        solution = read_text(_own(solve, path)) if solve.exists() else ""
     except (OSError, ValueError) as error:
         raise ConfigError(f"terminal task {path}: {error}") from error
     if "test.sh" not in tests and "test_outputs.py" not in tests:

@@ -32,6 +32,7 @@ from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
+from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.policies import MultiPolicyGenerator
@@ -129,6 +130,7 @@ class RolloutService:
         for further, where in (policies or {}).items():
             self._addresses[further] = (Addresses("engine", where.engines), Addresses("env", ()))
         self.ends = episode_ends(config)
+        self.rewards = group_rewards(config)
         self.agents: Agents | None = None
         if config.env.name == AGENT:
             routed = RoutedEngines(self.router, self.engines)
@@ -211,6 +213,7 @@ class RolloutService:
             make_player,
             self._further_policies(),
             self.agents is not None,
+            self.rewards,
         )
         return EpisodeGroupRunner(make_player(self.config.rollout.temperature), configured(parts))
 
@@ -287,6 +290,8 @@ class RolloutService:
                 await policy.buffer.close()
         for end in self.ends:
             await end.close()
+        for reward in self.rewards:
+            await reward.close()
         if self.buffer is not None:
             await self.buffer.close()
 

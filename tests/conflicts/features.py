@@ -43,6 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Muon": {"train.optimizer": "muon"},
     "two mini-batches": {"train.num_minibatches": 2},
     "a judge": {"judge.url": "http://j"},
+    "a judge of groups": {"judge.url": "http://j", "judge.relative": "ranking"},
+    "a vote": {"majority.mode": "replace"},
     "adapters": {"lora.rank": 4},
     "weights by collectives": {"engine.weight_transfer": "collective"},
     "weights over HTTP": {"engine.weight_transfer": "http"},

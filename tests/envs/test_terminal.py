@@ -443,6 +443,15 @@ def test_a_folder_whose_parts_are_links_out_of_it_is_refused(tmp_path, linked):
         read_folder(find_folders(root)[0])
 
 
+def test_texts_of_a_folder_may_begin_with_a_byte_order_mark(tmp_path):
+    task = tmp_path / "tasks" / "task"
+    for name in ("instruction.md", "solution/solve.sh", "environment/data", "tests/test.sh"):
+        (task / name).parent.mkdir(parents=True, exist_ok=True)
+        (task / name).write_text("\ufeffecho done", encoding="utf-8")
+    found = read_folder(task)
+    assert (found.instruction, found.solution) == ("echo done", "echo done")
+
+
 def test_links_among_a_tasks_files_are_left_out(tmp_path):
     task, secret = tmp_path / "tasks" / "task", tmp_path / "secret"
     for name in ("instruction.md", "environment/data", "tests/test.sh"):

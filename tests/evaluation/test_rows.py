@@ -1,6 +1,7 @@
 """Episodes are written down one by one and read back by task; `asyncrl compare` says how two evaluations differ."""
 
 import dataclasses
+import gzip
 import json
 
 import pytest
@@ -103,3 +104,13 @@ def test_what_cannot_be_compared_is_said(tmp_path, capsys, monkeypatch, argument
     write_rows(tmp_path / "other", episode_rows(others, 1))
     assert main(["compare", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_rows_may_be_packed_and_begin_with_a_byte_order_mark(tmp_path):
+    write_rows(tmp_path / "plain.jsonl", episode_rows(evaluated([[0.0, 1.0]]), samples=2))
+    packed = tmp_path / "packed.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + (tmp_path / "plain.jsonl").read_bytes()))
+    assert values_by_task(packed, "success") == {"gridworld/t0": [0.0, 1.0]}
+    (tmp_path / "broken.jsonl").write_text('{"env": "gridworld"}\n{')
+    with pytest.raises(ConfigError, match="line 2"):
+        metric_of([tmp_path / "broken.jsonl"])

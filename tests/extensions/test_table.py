@@ -26,7 +26,7 @@ PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "alg
 
 OF_THE_RECIPE = (
     "task_plans", "task_shares", "checks", "model_checks", "forward_changes", "engine_additions", "episode_ends",
-    "run_monitors", "weight_forms", "buffer_places",
+    "group_rewards",     "run_monitors", "weight_forms", "buffer_places",
 )  # fmt: skip
 """Seams that ask with the recipe itself."""
 
@@ -108,6 +108,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"outer": {"url": "http://o", "members": 2}}, "task_shares", "outer"),
         ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "engine_additions", "league"),
         ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
+        ({"judge": {"url": "http://j", "relative": "ranking"}}, "group_rewards", "judge"),
+        ({"majority": {"mode": "add"}}, "group_rewards", "majority"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "engine_additions", "speculation"),
         ({"train": {"commitments": True}}, "engine_additions", "commitments"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.conflicts.protocol import Conflicts, Recipe
-from asyncrl.extensions.judge.settings import DEFAULT_PROMPT, JudgeConfig
+from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, ruled_out
+from asyncrl.extensions.judge.settings import DEFAULT_PROMPT, ComponentConfig, JudgeConfig
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
@@ -17,6 +17,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"{key} must be left out for env.name='agent', whose agent reports its own reward, got {given!r}"
         )
     yield from _unread(judge)
+    if judge.relative != "off":
+        yield from _relative_problems(recipe, judge)
     if judge.url and judge.kind == "chat":
         yield from _prompt_problems(judge)
 
@@ -44,6 +46,55 @@ def _unread(judge: JudgeConfig) -> Iterator[str]:
         )
 
 
+def _relative_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
+    """Yield what a judge that compares episodes does not do, and groups in which there is nothing to compare."""
+    scored = [
+        name
+        for name, one in judge.rubrics.items()
+        if one.weight != 1.0 or one.scale != ComponentConfig(rubric="x").scale
+    ]
+    yield from ruled_out(
+        f"with judge.relative={judge.relative!r}",
+        ("judge.url", not judge.url, "given", "a chat judge compares the episodes"),
+        (
+            "judge.kind",
+            judge.kind != "chat",
+            "'chat'",
+            "a reward model's server scores conversations one by one",
+        ),
+        ("judge.per_turn", judge.per_turn, "false", "turns of different episodes are not compared"),
+        ("judge.samples", judge.samples > 1, "1", "each question is asked once in either order"),
+        ("judge.prompt", judge.prompt != DEFAULT_PROMPT, "left out", "it asks for one episode's score"),
+        (
+            f"judge.components.{next(iter(judge.functions), '')}",
+            bool(judge.functions),
+            "left out",
+            "a function scores episodes one by one",
+        ),
+        (
+            f"weight and scale of judge.components.{next(iter(scored), '')}",
+            bool(scored),
+            "left out",
+            "components are criteria then, and have no scores of their own",
+        ),
+        (
+            "rollout.group_size",
+            recipe.rollout.group_size < 2,
+            "at least 2",
+            "there is nothing to compare with",
+        ),
+    )
+
+
+def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
+    """Yield a baseline that is compared with nothing."""
+    if "greedy" in asked.words and recipe.section(JudgeConfig).relative != "off":
+        yield (
+            "judge.relative must be 'off' for an objective with a greedy baseline: the greedy episode is in no group, "
+            "and its reward is the environment's"
+        )
+
+
 def _prompt_problems(judge: JudgeConfig) -> Iterator[str]:
     if judge.prompt == DEFAULT_PROMPT:
         return
@@ -53,4 +104,4 @@ def _prompt_problems(judge: JudgeConfig) -> Iterator[str]:
         yield f"judge.prompt: must contain {missing[0]}{why}, got {judge.prompt[:200]!r}"
 
 
-CONFLICTS = Conflicts(sections=section_problems)
+CONFLICTS = Conflicts(sections=section_problems, objective=objective_problems)

@@ -16,8 +16,8 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from asyncrl.config import Config
 from asyncrl.errors import EpisodeError, JudgeError
@@ -25,12 +25,15 @@ from asyncrl.extensions.judge.functions import Functions
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.extensions.judge.transcript import whole_messages
-from asyncrl.types import Message, Status, Task, Trajectory
+from asyncrl.rollout.verdict import Mode, Verdict, all_with_verdict, timed, without_verdict
+from asyncrl.types import Message, Task, Trajectory
 
 COMPONENT = "judge"
 """The component that a judge without named ones gives; those are called "judge_" and their name."""
 TURNS = "judge_turns"
 """The component with the mean of the turns' scores."""
+TIMING = "judge_s"
+"""The key of `Trajectory.timing` for the seconds that a judge takes."""
 KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
 
@@ -46,17 +49,6 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a judgement does to a trajectory."""
-
-    reward: float
-    """What the last turn earns, beside its own score."""
-    components: Mapping[str, float]
-    turns: Mapping[int, float] = field(default_factory=dict)
-    """What turns earn, by their index."""
-
-
-@dataclass(frozen=True, slots=True)
 class Judging:
     """A judge and how its score enters the reward: `replace` it, or `add` to it, `weight` times the score.
 
@@ -65,7 +57,7 @@ class Judging:
     """
 
     judge: Judge | None
-    mode: Literal["replace", "add"] = "replace"
+    mode: Mode = "replace"
     weight: float = 1.0
     weights: Mapping[str, float] = field(default_factory=dict)
     per_turn: bool = False
@@ -96,12 +88,9 @@ class Judging:
                 )
             verdict = self._verdict(*await self._scores(request), len(first.turns))
         except EpisodeError as error:
-            why = str(error)[:2000]
-            failed = replace(first, status=Status.FAILED, failure=error.failure, error=why, success=None)
-            return (_timed(failed, start),)
-        shared = replace(verdict, turns={})
-        others = (with_verdict(one, shared, self.mode) for one in played[1:])
-        return _timed(with_verdict(first, verdict, self.mode), start), *others
+            return (timed(without_verdict(first, error), TIMING, time.monotonic() - start),)
+        first, *others = all_with_verdict(tuple(played), verdict, self.mode)
+        return timed(first, TIMING, time.monotonic() - start), *others
 
     async def _scores(self, request: JudgeRequest) -> tuple[Scores, dict[str, float]]:
         """Return what the judge and what the functions say. Raises `JudgeError`, `NotJudged`."""
@@ -125,32 +114,6 @@ class Judging:
             components[TURNS] = sum(scores.turns.values()) / turns
         earned = {turn: self.weight * score / turns for turn, score in scores.turns.items()}
         return Verdict(self.weight * total, components, earned)
-
-
-def _timed(trajectory: Trajectory, start: float) -> Trajectory:
-    """Return the trajectory with the seconds since `start` as the judge's."""
-    return replace(trajectory, timing={**trajectory.timing, "judge_s": time.monotonic() - start})
-
-
-def with_verdict(trajectory: Trajectory, verdict: Verdict, mode: Literal["replace", "add"]) -> Trajectory:
-    """Return the trajectory with a verdict in its reward, in those of its turns, and in its components.
-
-    `replace` takes the environment's rewards from all turns.
-    """
-    turns = list(trajectory.turns)
-    if mode == "replace":
-        turns = [replace(turn, reward=0.0) for turn in turns]
-    for place, earned in verdict.turns.items():
-        turns[place] = replace(turns[place], reward=turns[place].reward + earned)
-    if turns:
-        turns[-1] = replace(turns[-1], reward=turns[-1].reward + verdict.reward)
-    judged = verdict.reward + sum(verdict.turns.values())
-    return replace(
-        trajectory,
-        turns=tuple(turns),
-        reward=judged if mode == "replace" else trajectory.reward + judged,
-        components={**trajectory.components, **verdict.components},
-    )
 
 
 def judging(config: Config) -> Judging:

@@ -65,6 +65,9 @@ class JudgeConfig(Section):
     `scale` (docs/rewards.md). The score is their weighted sum."""
     per_turn: Seldom[bool] = False
     """Have a chat judge score each turn of the main agent as well; a turn's score enters that turn's reward."""
+    relative: Seldom[Literal["off", "ranking", "pairwise"]] = "off"
+    """Have a chat judge compare the episodes of a group in place of scoring each: all at once, or every two, in both
+    orders. The score is the share of the others that an episode beats (docs/rewards.md)."""
     samples: Seldom[int] = Field(1, ge=1, le=64)
     """Replies that a chat judge is asked for each episode; several are sampled at temperature 1."""
     vote: Seldom[Literal["mean", "median", "majority"]] = "mean"

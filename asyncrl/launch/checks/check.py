@@ -27,7 +27,7 @@ from asyncrl.env.config_check import (
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError, did_you_mean
-from asyncrl.extensions.table import rows
+from asyncrl.extensions.table import Row, rows
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent
@@ -78,9 +78,14 @@ def env_needs(config: Config) -> dict[str, str]:
     """
     settings = resolve_settings(config.algo)
     words = part_needs("advantage", settings["advantage"])
-    words -= {word for row in rows("episode_ends") if row.wanted(config) for word in row.provides}
+    words -= {word for row in _scoring(config) for word in row.provides}
     asking = f"algo.advantage.name={settings['advantage']['name']!r}"
     return {word: asking for word in ("components", "matches") if word in words}
+
+
+def _scoring(config: Config) -> list[Row]:
+    """Return what gives episodes a reward of its own, one by one or a group at once."""
+    return [row for seam in ("episode_ends", "group_rewards") for row in rows(seam) if row.wanted(config)]
 
 
 def check_answers(config: Config, task: Task) -> None:
@@ -207,14 +212,10 @@ def check_rewards(config: Config) -> None:
     spec = resolved(config.data).reward
     if spec:
         load_reward(spec)
-    if (
-        config.env.name == DATASET
-        and not spec
-        and not any(row.wanted(config) for row in rows("episode_ends"))
-    ):
+    if config.env.name == DATASET and not spec and not _scoring(config):
         raise ConfigError(
             "data.reward: missing; name one (docs/rewards.md), such as math, exact, choice, or my.py:f, or give a "
-            "judge.url"
+            "judge.url, or majority.mode for rows without answers"
         )
     if config.env.name != DATASET and config.data.reward:
         raise ConfigError(

@@ -33,7 +33,7 @@ def base_model_key(config: Config) -> str:
     if ":" in name:
         module, _, name = name.rpartition(":")
         # The demonstrations follow from what the file says, not from where it is.
-        source = source_file("env.name", module).read_text(encoding="utf-8")
+        source = source_file("env.name", module).read_bytes().decode("utf-8", "backslashreplace")
     parts = {
         "format": FORMAT,
         "sft": {key: value for key, value in config.sft.model_dump().items() if key in OF_THE_TINY_MODEL},

@@ -11,6 +11,7 @@ import numpy as np
 from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.generation import Generator
+from asyncrl.rollout.group_reward import GroupReward
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.types import Group, Lease, Message
 
@@ -49,6 +50,8 @@ class WorkerParts:
     policies: Sequence[FurtherPolicy] = ()
     agent: bool = False
     """Whether an agent plays the episodes."""
+    rewards: Sequence[GroupReward] = ()
+    """What scores the episodes of a group together."""
 
     @property
     def needs(self) -> frozenset[str]:

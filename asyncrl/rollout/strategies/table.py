@@ -14,6 +14,12 @@ CORE = (
         place=10,
     ),
     Row(
+        name="group_rewards",
+        path="asyncrl.rollout.strategies.group_rewards:configured",
+        asked=("rewards",),
+        place=20,
+    ),
+    Row(
         name="answers",
         path="asyncrl.rollout.strategies.answers:configured",
         asked=("needs.answers",),

@@ -8,10 +8,11 @@ import pytest
 
 from asyncrl.errors import JudgeError
 from asyncrl.extensions.judge.functions import Functions
-from asyncrl.extensions.judge.judging import Judging, Verdict, with_verdict
+from asyncrl.extensions.judge.judging import Judging
 from asyncrl.extensions.judge.questions import OVERALL, Scores
 from asyncrl.extensions.judge.settings import ComponentConfig
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.verdict import Verdict, with_verdict
 from asyncrl.types import FailureClass, Status, Task
 from tests.chat.test_conversation import make_player as make_team
 from tests.rollout.test_episode import Scripted, make_player

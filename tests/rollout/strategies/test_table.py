@@ -14,6 +14,7 @@ from asyncrl.errors import ConfigError, EnvironmentFailure
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.table import STRATEGIES, configured
 from asyncrl.services.env.client import LocalEnvs
@@ -27,6 +28,7 @@ MINIMAL = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
 SETTINGS = {
     "policies": {},
     "opponents": {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}},
+    "group_rewards": {"majority": {"mode": "replace"}},
     "answers": {"algo": {"advantage": {"name": "igpo"}}},
     "examples": {"curriculum": {"name": "xrpo"}},
     "greedy": {"algo": {"advantage": {"name": "remax"}}},
@@ -75,7 +77,12 @@ def runner_of(name, renderer, voice, envs=None):
     policies = [FurtherPolicy("help", frozenset({"helper"}), voice, Buffer(SLOT))]
     config = parse_config({**MINIMAL, **SETTINGS[name]})
     parts = WorkerParts(
-        config, voice, renderer.assistant, make_player, policies if name == "policies" else ()
+        config,
+        voice,
+        renderer.assistant,
+        make_player,
+        policies if name == "policies" else (),
+        rewards=group_rewards(config),
     )
     strategy = STRATEGIES[name].load()(parts)
     assert type(strategy) in map(type, configured(parts))
