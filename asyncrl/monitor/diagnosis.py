@@ -298,7 +298,8 @@ _FOR_CAUSE = {
     "decoding": "generation is the bottleneck: raise engine.count or engine.max_num_seqs",
     "episodes wait for their environments": "environments are the bottleneck: raise rollout.groups_in_flight, "
     "env.processes or buffer.max_staleness, so that more episodes are played at once",
-    "the staleness limit admits no group": "raise buffer.max_staleness, or choose train.schedule = partial",
+    "the staleness limit admits no group": "raise buffer.max_staleness, choose train.schedule = partial, or set "
+    "buffer.over_provision = all, with which tokens are older",
     "no worker asks": "raise rollout.workers or rollout.groups_in_flight",
     "weights are swapped": "publishing is slow: see engine.weight_transfer",
 }

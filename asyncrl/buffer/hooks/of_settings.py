@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncrl.buffer.hooks.admission import Admission
 from asyncrl.buffer.lease_hooks import HookFactory
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.extensions.table import rows
@@ -9,4 +10,5 @@ from asyncrl.extensions.table import rows
 
 def hooks_of_settings(settings: LedgerSettings) -> list[HookFactory]:
     """Return what makes the hooks that are asked for."""
-    return [row.load() for row in rows("ledger_hooks") if row.wanted(settings)]
+    own: list[HookFactory] = [Admission] if settings.over_provision == "auto" else []
+    return [*own, *(row.load() for row in rows("ledger_hooks") if row.wanted(settings))]

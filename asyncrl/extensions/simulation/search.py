@@ -167,6 +167,9 @@ def with_schedule(config: Config, schedule: str) -> Config:
     data["train"]["schedule"] = schedule
     if schedule in ("asynchronous", "partial"):
         data["buffer"]["max_staleness"] = max(1, limit)
+        if data["buffer"]["over_provision"] == "auto":
+            # The few steps that are simulated end before it has found how many groups in flight are fastest.
+            data["buffer"]["over_provision"] = "all"
     else:
         data["buffer"]["token_budget"] = 0
         del data["buffer"]["over_provision"]

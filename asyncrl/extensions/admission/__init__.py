@@ -1,1 +1,0 @@
-"""The buffer decides how many groups it admits beyond a batch."""
