@@ -26,8 +26,16 @@ COMMANDS = ("command", "cmd", "commands", "code", "script")
 SHELLS = re.compile(r"bash|shell|exec|terminal|command", re.IGNORECASE)
 VIEWERS = re.compile(r"view_image|^read$|read_file|^view$", re.IGNORECASE)
 PATHS = ("path", "file_path", "filePath", "absolute_path")
-FILLER = "seq -s ' ' 1 12000"
-"""A command that prints much."""
+FILLER = "seq -s ' ' 1 2400 | fold -w 200"
+"""A command that prints 11,000 characters in lines: of more, or of one long line, many agents show only a part."""
+EDIT = (
+    "calc.py\n```python\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n```\n"
+)
+"""The repair as a block of an answer."""
+LISTING = "calc.py\n```python\ndef add(a, b):\n    return a + b\n```\n"
+"""The repair as a whole file in an answer."""
+DONE = re.compile(r"repaired(\n|\\n|<\|im_end\|>)")
+"""What the repair prints, also as JSON shows it."""
 ASSISTANT = "<|im_start|>assistant\n"
 RESULT = "<|im_start|>tool\n"
 
@@ -59,7 +67,7 @@ class Faults:
     slow_s: float = 0.0
     """So long takes the turn that repairs."""
     fails: int = 0
-    """So many calls fail as if no engine answered, after the first turn."""
+    """So many calls for that turn fail as if no engine answered."""
     fills: int = 0
     """So many turns print much before the repair."""
     picture: bool = False
@@ -78,6 +86,8 @@ class ScriptedPolicy:
         self.longest = 0
         """Tokens of the longest context."""
         self.calls = 0
+        self.happened: set[str] = set()
+        """The names of the faults that the agent has met."""
         self._failures = self.faults.fails
         self._fills_left = self.faults.fills
         self._turns: dict[str, str] = {}
@@ -92,10 +102,12 @@ class ScriptedPolicy:
             turn = self._turns[prompt] = self._turn(prompt)
         if not begun:
             self.calls += 1
-            if self._failures and prompt.count(RESULT):
+            if self._failures and _repairs(turn):
                 self._failures -= 1
+                self.happened.add("fails")
                 raise InfrastructureError("no engine answers (scripted)")
-            if self.faults.slow_s and "sed -i" in turn:
+            if self.faults.slow_s and _repairs(turn):
+                self.happened.add("slow_s")
                 await asyncio.sleep(self.faults.slow_s)
         whole = self._tokens(turn)
         # A piece of a turn goes on where the one before it ended.
@@ -115,7 +127,7 @@ class ScriptedPolicy:
 
     def wrong_turns(self, trajectories: tuple[Trajectory, ...]) -> tuple[int, int]:
         """Return how many turns are trained, and how many of them are not, token for token, what was said in exactly
-        that context."""
+        that context. A turn may be the beginning of that: strings that an agent stops at end it."""
         turns = wrong = 0
         for trajectory in trajectories:
             ids = trajectory.token_ids
@@ -123,9 +135,10 @@ class ScriptedPolicy:
                 turns += 1
                 at = turn.start
                 while at < turn.end and (said := self.said.get(ids[:at].tobytes())) is not None and len(said):
-                    if not np.array_equal(ids[at : at + len(said)], said):
+                    count = min(len(said), turn.end - at)
+                    if not np.array_equal(ids[at : at + count], said[:count]):
                         break
-                    at += len(said)
+                    at += count
                 wrong += at != turn.end
         return turns, wrong
 
@@ -139,31 +152,45 @@ class ScriptedPolicy:
         tools = _tools(prompt)
         done = prompt.count(RESULT)
         if not tools:
-            return _without_tools(prompt)
+            return self._without_tools(prompt)
         steps = ["cat calc.py", REPAIR]
-        repaired = "repaired\n" in prompt.replace("echo repaired", "") or "repaired<|im_end|>" in prompt
+        repaired = bool(DONE.search(prompt.replace("echo repaired", "")))
         viewer = _call(tools, VIEWERS, PATHS, f"/work/{PICTURE}") if self.faults.picture else ""
         if viewer and done == 0:
+            self.happened.add("picture")
             return viewer
         place = done - bool(viewer)
         # Counted over the episode: an agent that shortens its context forgets how often.
         if self._fills_left and place and not repaired and (filler := _call(tools, SHELLS, COMMANDS, FILLER)):
-            self._fills_left -= 1
+            self._fill()
             return filler
         if repaired or place > len(steps) + 2 + self.faults.fills:
             submit = _call(tools, SHELLS, COMMANDS, f"echo {SUBMIT}") if SUBMIT in prompt else ""
             return submit or "The test passes now."
         return _call(tools, SHELLS, COMMANDS, steps[min(place, len(steps) - 1)]) or "There is no shell."
 
-
-def _without_tools(prompt: str) -> str:
-    """Answer agents that call no tools, and what agents ask beside their work, such as titles."""
-    if "SEARCH/REPLACE" in prompt or "<<<<<<< SEARCH" in prompt:
-        return "calc.py\n```python\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n```\n"
-    if "final_answer" in prompt:
-        code = f'print(shell("{REPAIR}"))' if REPAIR not in prompt else 'final_answer("done")'
+    def _without_tools(self, prompt: str) -> str:
+        """Answer agents that call no tools, and what agents ask beside their work, such as titles."""
+        if "SEARCH/REPLACE" in prompt or "<<<<<<< SEARCH" in prompt:
+            return EDIT
+        if "file listing" in prompt:
+            return LISTING
+        if "final_answer" not in prompt:
+            return "Repair of calc.py"
+        code = 'final_answer("done")'
+        if REPAIR not in prompt:
+            code = f'print(shell("{FILLER if self._fills_left else REPAIR}"))'
+            self._fill()
         return f"Thought: go on.\n<code>\n{code}\n</code>"
-    return "Repair of calc.py"
+
+    def _fill(self) -> None:
+        if self._fills_left:
+            self._fills_left -= 1
+            self.happened.add("fills")
+
+
+def _repairs(turn: str) -> bool:
+    return REPAIR in turn or turn in (EDIT, LISTING)
 
 
 def _tools(prompt: str) -> list[dict[str, Any]]:
