@@ -6,14 +6,14 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.errors import UnavailableError
-from asyncrl.harness.file import read_harness
+from asyncrl.harness.file import packaged, read_harness
 from asyncrl.harness.program import install
 from asyncrl.launch.evaluation.agent_check import check_agent_program
 from tests.shared import made_once
 
 WHOLE = os.environ.get("ASYNCRL_TEST_PROGRAMS") == "all"
-"""Whether all programs play all scenarios, which takes an hour; otherwise those that have been seen play the repair."""
-PROGRAMS = ("mini-swe-agent", "codex", "claude-code", "opencode", *(("qwen-code",) if WHOLE else ()))
+"""Whether all programs play all scenarios, which takes an hour; otherwise they play the repair."""
+PROGRAMS = [name for name in packaged() if name != "bash"]
 
 
 def check(name, whole):
