@@ -81,8 +81,8 @@ class ScriptedPolicy:
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
         self.faults = faults or Faults()
-        self.said: dict[bytes, np.ndarray] = {}
-        """What it said, by all that it had read."""
+        self.said: dict[bytes, list[np.ndarray]] = {}
+        """What it said, by all that it had read; more than once to an agent that comes back to a context."""
         self.longest = 0
         """Tokens of the longest context."""
         self.calls = 0
@@ -91,15 +91,19 @@ class ScriptedPolicy:
         self._failures = self.faults.fails
         self._fills_left = self.faults.fills
         self._turns: dict[str, str] = {}
+        self._latest = ""
+        """The prompt that was asked last."""
 
     async def generate(self, request: GenerateRequest) -> Generated:
         ids = request.token_ids
         text = self.tokenizer.decode(ids.tolist())
         prompt, _, begun = text.rpartition(ASSISTANT)
         turn = self._turns.get(prompt)
-        if turn is None:
-            # A turn that is asked for again, or goes on, stays what it was.
+        if turn is None or not (begun or prompt == self._latest):
+            # A turn that is asked for again, or goes on, stays what it was. An agent that has shortened its context may
+            # come to the same one, and would fill it for ever.
             turn = self._turns[prompt] = self._turn(prompt)
+        self._latest = prompt
         if not begun:
             self.calls += 1
             if self._failures and _repairs(turn):
@@ -113,7 +117,7 @@ class ScriptedPolicy:
         # A piece of a turn goes on where the one before it ended.
         rest = whole[len(self._tokens(begun)) - 1 if begun else 0 :]
         said = rest[: request.max_tokens]
-        self.said[ids.tobytes()] = said
+        self.said.setdefault(ids.tobytes(), []).append(said)
         self.longest = max(self.longest, len(ids))
         logprobs = -np.arange(1, len(said) + 1, dtype=np.float32) / 64
         reason = "stop" if len(said) == len(rest) else "length"
@@ -134,13 +138,19 @@ class ScriptedPolicy:
             for turn in trajectory.turns:
                 turns += 1
                 at = turn.start
-                while at < turn.end and (said := self.said.get(ids[:at].tobytes())) is not None and len(said):
-                    count = min(len(said), turn.end - at)
-                    if not np.array_equal(ids[at : at + count], said[:count]):
-                        break
+                while count := self._count_said(ids, at, turn.end):
                     at += count
                 wrong += at != turn.end
         return turns, wrong
+
+    def _count_said(self, ids: np.ndarray, at: int, end: int) -> int:
+        """Return how many of the tokens from `at` on, up to `end`, are what was said in the context before them."""
+        counts = [0]
+        for said in self.said.get(ids[:at].tobytes(), ()):
+            count = min(len(said), end - at)
+            if np.array_equal(ids[at : at + count], said[:count]):
+                counts.append(count)
+        return max(counts)
 
     def _tokens(self, text: str) -> np.ndarray:
         """Return a token a character: to tokenize the text again would give others."""

@@ -97,6 +97,15 @@ def test_agents_without_tools_meet_failures_and_slow_turns_too(words):
     assert policy.happened == {"fails", "slow_s"}
 
 
+def test_an_agent_that_shortens_its_context_to_the_same_one_again_does_not_fill_it_for_ever():
+    policy = ScriptedPolicy(Letters(), 10_000, Faults(fills=2))
+    short, longer = conversation("a short summary"), conversation("a short summary", "1 2")
+    turns = [(context, said(policy, context)) for context in (short, longer, short)]
+    assert [turn for _, turn in turns] == [FILLER, FILLER, REPAIR]
+    # Asked for again at once, a turn stays what it was.
+    assert said(policy, short) == REPAIR
+
+
 def test_one_call_fails_and_the_same_call_again_is_answered():
     policy = ScriptedPolicy(Letters(), 10_000, Faults(fails=1))
     with pytest.raises(InfrastructureError, match="scripted"):
@@ -117,3 +126,6 @@ def test_a_turn_is_as_it_was_said_also_where_a_stop_string_ended_it():
     assert count(told) == count(told[:5]) == (1, 0)
     assert count(told + 1) == (1, 1)
     assert count(np.append(told, 65)) == (1, 1)
+    # Also where the same context was answered otherwise before.
+    policy.said[context.tobytes()].insert(0, told[::-1])
+    assert count(told) == (1, 0)
