@@ -35,6 +35,8 @@ CONTEXT = 400_000
 """Tokens, of which nearly each is a character: more than any agent's prompt."""
 ROOM = 40_000
 """What the overflow leaves beside the longest context of the plain repair."""
+FILLS = 24
+"""Results that fill it: enough for agents that show 2,000 characters of each."""
 TURN = 8192
 TIMEOUT_S = 900.0
 """An episode's time, beside its slow turn."""
@@ -81,7 +83,7 @@ def scenarios(slow_s: float = SLOW_S) -> list[Scenario]:
         Scenario("goes on after an answer of 502", Faults(fails=1)),
         Scenario(f"waits for a turn of {slow_s:g} s", Faults(slow_s=slow_s)),
         Scenario("sees a picture that the model cannot read", Faults(picture=True)),
-        Scenario("has an outcome when its context is full", Faults(fills=12), False, True),
+        Scenario("has an outcome when its context is full", Faults(fills=FILLS), False, True),
     ]
 
 
