@@ -35,11 +35,12 @@ def run(args: argparse.Namespace) -> int:
 def check_agent(args: argparse.Namespace) -> int:
     """Check a harness's program; return the command's exit code."""
     from asyncrl.console import shown
-    from asyncrl.launch.evaluation.agent_check import check_agent_program
+    from asyncrl.launch.evaluation.agent_check import SLOW_S, check_agent_program
 
     def tell(finding: Finding) -> None:
         print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"), flush=True)
 
     print(f"{AGENT}: {args.config.get('harness', '')}", flush=True)
-    findings = check_agent_program(args.config, tell)
+    slow_s = SLOW_S if args.slow_turn_s is None else args.slow_turn_s
+    findings = check_agent_program(args.config, tell, slow_s)
     return int(not all(finding.ok for finding in findings))

@@ -47,6 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--tasks", type=int, default=0, help=f"tasks to look at (default {TASKS}, fewer where slow)"
     )
+    check.add_argument(
+        "--slow-turn-s", type=float, metavar="SECONDS", help="agent alone: the slow turn's time (default 20)"
+    )
     play = commands.add_parser("play", help="play one in the terminal", description=HOW_TO_PLAY)
     play.add_argument("name")
     play.add_argument("--seed", type=int, default=0, help="seed, or number of the task in a list of tasks")
@@ -69,6 +72,10 @@ def main(argv: Sequence[str]) -> int:
     if args.command == "new":
         return _new(args.file)
     if args.command == "check":
+        if args.slow_turn_s is not None:
+            raise ConfigError(
+                "env check: --slow-turn-s is for the check of an agent program: env check agent"
+            )
         return _check(args.names, args.all, args.config, args.tasks)
     return asyncio.run(_play(args.name, args.seed, args.config))
 

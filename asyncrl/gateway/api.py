@@ -168,14 +168,18 @@ class _Call:
     async def _stream(self, episode: Episode, request: ApiRequest, prepared: Prepared) -> None:
         sampler = self.api.sampler
         stream = self.format.stream(request, prepared, episode)
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
-        self.stream = stream
-        await self._events(stream.opening())
         grown: asyncio.Queue[str] = asyncio.Queue()
         live = request.live and sampler.reading(request.sampling.template).split is None
 
+        beginning = asyncio.Lock()
+
+        async def begin() -> None:
+            async with beginning:
+                if self.stream is None:
+                    await self._begin(stream)
+
         async def ping() -> None:
+            await begin()
             await self._events(stream.ping(), comment=True)
 
         async def sample() -> list[Sampled]:
@@ -183,6 +187,7 @@ class _Call:
             running.add_done_callback(lambda _: grown.put_nowait(""))
             try:
                 while delta := await grown.get():
+                    await begin()
                     await self._events(stream.text(delta))
                 return await running
             finally:
@@ -190,7 +195,18 @@ class _Call:
 
         answers = await self._unless_gone(sample(), ping)
         sampler.record(prepared, answers)
+        await begin()
         await self._events(stream.closing(Done(request, prepared, answers, sampler.renderer)), last=True)
+
+    async def _begin(self, stream: Stream) -> None:
+        """Send the head of a streamed answer, once there is something to say.
+
+        Until then a failure is a status, which clients ask again; inside a stream many take it for the end.
+        """
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        self.stream = stream
+        await self._events(stream.opening())
 
     async def _unless_gone(
         self, work: Coroutine[Any, Any, T], silent: Callable[[], Coroutine[Any, Any, None]]

@@ -29,6 +29,10 @@ TAKEN = ("/work/", "/tmp/", "/proc/", "/dev/", "/run/", "/etc/", "/lib", "/bin/"
 """Paths that a sandbox has other things at."""
 INSTALL_S = 1800.0
 """The longest that a package may take to install."""
+START_S = 60.0
+"""The longest that an interpreter may take to start."""
+MANAGED = (".pyenv/versions/*", ".local/share/uv/python/*")
+"""Where pyenv and uv keep interpreters, below one's home."""
 DONE = "installed.json"
 PREFIX = "prefix.txt"
 """Names the folder of the interpreter, where that is not the system's."""
@@ -160,10 +164,15 @@ def _interpreter(program: Program) -> str:
     if program.python is None:
         return sys.executable
     name = f"python{program.python}"
-    found = shutil.which(name)
-    if found is None:
-        raise UnavailableError(f"{SETTING}: {program.pip} needs {name}, which is not there; install it")
-    return found
+    # A version manager has a program of that name in PATH for each version that it knows, used here or not.
+    managed = [str(path) for folder in MANAGED for path in sorted(Path.home().glob(f"{folder}/bin/{name}"))]
+    for found in filter(None, [shutil.which(name), *managed]):
+        if (
+            subprocess.run([*_isolated(found), "-c", ""], capture_output=True, timeout=START_S).returncode
+            == 0
+        ):
+            return found
+    raise UnavailableError(f"{SETTING}: {program.pip} needs {name}, which is not there; install it")
 
 
 def _isolated(interpreter: str) -> list[str]:

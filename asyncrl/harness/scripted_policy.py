@@ -26,8 +26,16 @@ COMMANDS = ("command", "cmd", "commands", "code", "script")
 SHELLS = re.compile(r"bash|shell|exec|terminal|command", re.IGNORECASE)
 VIEWERS = re.compile(r"view_image|^read$|read_file|^view$", re.IGNORECASE)
 PATHS = ("path", "file_path", "filePath", "absolute_path")
-FILLER = "seq -s ' ' 1 12000"
-"""A command that prints much."""
+FILLER = "seq -s ' ' 1 2400 | fold -w 200"
+"""A command that prints 11,000 characters in lines: of more, or of one long line, many agents show only a part."""
+EDIT = (
+    "calc.py\n```python\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n```\n"
+)
+"""The repair as a block of an answer."""
+LISTING = "calc.py\n```python\ndef add(a, b):\n    return a + b\n```\n"
+"""The repair as a whole file in an answer."""
+DONE = re.compile(r"repaired(\n|\\n|<\|im_end\|>)")
+"""What the repair prints, also as JSON shows it."""
 ASSISTANT = "<|im_start|>assistant\n"
 RESULT = "<|im_start|>tool\n"
 
@@ -59,7 +67,7 @@ class Faults:
     slow_s: float = 0.0
     """So long takes the turn that repairs."""
     fails: int = 0
-    """So many calls fail as if no engine answered, after the first turn."""
+    """So many calls for that turn fail as if no engine answered."""
     fills: int = 0
     """So many turns print much before the repair."""
     picture: bool = False
@@ -73,35 +81,43 @@ class ScriptedPolicy:
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
         self.faults = faults or Faults()
-        self.said: dict[bytes, np.ndarray] = {}
-        """What it said, by all that it had read."""
+        self.said: dict[bytes, list[np.ndarray]] = {}
+        """What it said, by all that it had read; more than once to an agent that comes back to a context."""
         self.longest = 0
         """Tokens of the longest context."""
         self.calls = 0
+        self.happened: set[str] = set()
+        """The names of the faults that the agent has met."""
         self._failures = self.faults.fails
         self._fills_left = self.faults.fills
         self._turns: dict[str, str] = {}
+        self._latest = ""
+        """The prompt that was asked last."""
 
     async def generate(self, request: GenerateRequest) -> Generated:
         ids = request.token_ids
         text = self.tokenizer.decode(ids.tolist())
         prompt, _, begun = text.rpartition(ASSISTANT)
         turn = self._turns.get(prompt)
-        if turn is None:
-            # A turn that is asked for again, or goes on, stays what it was.
+        if turn is None or not (begun or prompt == self._latest):
+            # A turn that is asked for again, or goes on, stays what it was. An agent that has shortened its context may
+            # come to the same one, and would fill it for ever.
             turn = self._turns[prompt] = self._turn(prompt)
+        self._latest = prompt
         if not begun:
             self.calls += 1
-            if self._failures and prompt.count(RESULT):
+            if self._failures and _repairs(turn):
                 self._failures -= 1
+                self.happened.add("fails")
                 raise InfrastructureError("no engine answers (scripted)")
-            if self.faults.slow_s and "sed -i" in turn:
+            if self.faults.slow_s and _repairs(turn):
+                self.happened.add("slow_s")
                 await asyncio.sleep(self.faults.slow_s)
         whole = self._tokens(turn)
         # A piece of a turn goes on where the one before it ended.
         rest = whole[len(self._tokens(begun)) - 1 if begun else 0 :]
         said = rest[: request.max_tokens]
-        self.said[ids.tobytes()] = said
+        self.said.setdefault(ids.tobytes(), []).append(said)
         self.longest = max(self.longest, len(ids))
         logprobs = -np.arange(1, len(said) + 1, dtype=np.float32) / 64
         reason = "stop" if len(said) == len(rest) else "length"
@@ -115,19 +131,26 @@ class ScriptedPolicy:
 
     def wrong_turns(self, trajectories: tuple[Trajectory, ...]) -> tuple[int, int]:
         """Return how many turns are trained, and how many of them are not, token for token, what was said in exactly
-        that context."""
+        that context. A turn may be the beginning of that: strings that an agent stops at end it."""
         turns = wrong = 0
         for trajectory in trajectories:
             ids = trajectory.token_ids
             for turn in trajectory.turns:
                 turns += 1
                 at = turn.start
-                while at < turn.end and (said := self.said.get(ids[:at].tobytes())) is not None and len(said):
-                    if not np.array_equal(ids[at : at + len(said)], said):
-                        break
-                    at += len(said)
+                while count := self._count_said(ids, at, turn.end):
+                    at += count
                 wrong += at != turn.end
         return turns, wrong
+
+    def _count_said(self, ids: np.ndarray, at: int, end: int) -> int:
+        """Return how many of the tokens from `at` on, up to `end`, are what was said in the context before them."""
+        counts = [0]
+        for said in self.said.get(ids[:at].tobytes(), ()):
+            count = min(len(said), end - at)
+            if np.array_equal(ids[at : at + count], said[:count]):
+                counts.append(count)
+        return max(counts)
 
     def _tokens(self, text: str) -> np.ndarray:
         """Return a token a character: to tokenize the text again would give others."""
@@ -139,31 +162,45 @@ class ScriptedPolicy:
         tools = _tools(prompt)
         done = prompt.count(RESULT)
         if not tools:
-            return _without_tools(prompt)
+            return self._without_tools(prompt)
         steps = ["cat calc.py", REPAIR]
-        repaired = "repaired\n" in prompt.replace("echo repaired", "") or "repaired<|im_end|>" in prompt
+        repaired = bool(DONE.search(prompt.replace("echo repaired", "")))
         viewer = _call(tools, VIEWERS, PATHS, f"/work/{PICTURE}") if self.faults.picture else ""
         if viewer and done == 0:
+            self.happened.add("picture")
             return viewer
         place = done - bool(viewer)
         # Counted over the episode: an agent that shortens its context forgets how often.
         if self._fills_left and place and not repaired and (filler := _call(tools, SHELLS, COMMANDS, FILLER)):
-            self._fills_left -= 1
+            self._fill()
             return filler
         if repaired or place > len(steps) + 2 + self.faults.fills:
             submit = _call(tools, SHELLS, COMMANDS, f"echo {SUBMIT}") if SUBMIT in prompt else ""
             return submit or "The test passes now."
         return _call(tools, SHELLS, COMMANDS, steps[min(place, len(steps) - 1)]) or "There is no shell."
 
-
-def _without_tools(prompt: str) -> str:
-    """Answer agents that call no tools, and what agents ask beside their work, such as titles."""
-    if "SEARCH/REPLACE" in prompt or "<<<<<<< SEARCH" in prompt:
-        return "calc.py\n```python\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n```\n"
-    if "final_answer" in prompt:
-        code = f'print(shell("{REPAIR}"))' if REPAIR not in prompt else 'final_answer("done")'
+    def _without_tools(self, prompt: str) -> str:
+        """Answer agents that call no tools, and what agents ask beside their work, such as titles."""
+        if "SEARCH/REPLACE" in prompt or "<<<<<<< SEARCH" in prompt:
+            return EDIT
+        if "file listing" in prompt:
+            return LISTING
+        if "final_answer" not in prompt:
+            return "Repair of calc.py"
+        code = 'final_answer("done")'
+        if REPAIR not in prompt:
+            code = f'print(shell("{FILLER if self._fills_left else REPAIR}"))'
+            self._fill()
         return f"Thought: go on.\n<code>\n{code}\n</code>"
-    return "Repair of calc.py"
+
+    def _fill(self) -> None:
+        if self._fills_left:
+            self._fills_left -= 1
+            self.happened.add("fills")
+
+
+def _repairs(turn: str) -> bool:
+    return REPAIR in turn or turn in (EDIT, LISTING)
 
 
 def _tools(prompt: str) -> list[dict[str, Any]]:

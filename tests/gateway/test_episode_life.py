@@ -64,20 +64,49 @@ def test_a_call_whose_client_left_is_ended_and_leaves_no_turn(make_gateway, stre
     assert summary["counters"]["undelivered_calls"] == 1
 
 
-def test_a_stream_that_fails_says_so_in_an_event_and_leaves_no_turn(make_gateway):
-    async def scenario():
-        gateway = make_gateway(lambda prompt: "yes")
-        episode = await gateway.open()
-        gateway.engine.failure = InfrastructureError("no engine")
-        async with gateway.http(episode.key) as http:
-            body = {"messages": [USER], "stream": True}
-            answer = await http.post("/v1/chat/completions", json=body)
-            anthropic = await http.post("/v1/messages", json={**body, "max_tokens": 5})
-        return answer.text, anthropic.text, await gateway.finish(episode)
+STREAMED = {
+    "/v1/chat/completions": {"messages": [USER]},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/messages": {"messages": [USER], "max_tokens": 5},
+    "/v1/responses": {"input": "x"},
+}
 
-    openai, anthropic, (_, summary) = asyncio.run(scenario())
-    assert '"message":"no engine"' in openai.splitlines()[-2]
+
+async def failing_streams(gateway, late):
+    """The answer to a streamed call of each API whose engine fails, and what finishing the episode returns.
+
+    late: fail when the answer has begun.
+    """
+    episode = await gateway.open()
+    failure = gateway.engine.failure = InfrastructureError("no engine")
+    if late:
+
+        async def generate(request):
+            await asyncio.sleep(0.3)
+            raise failure
+
+        gateway.engine.generate = generate
+    async with gateway.http(episode.key) as http:
+        answers = [await http.post(path, json={**body, "stream": True}) for path, body in STREAMED.items()]
+    return answers, await gateway.finish(episode)
+
+
+def test_a_stream_that_fails_before_it_says_anything_is_answered_502(make_gateway):
+    answers, (_, summary) = asyncio.run(failing_streams(make_gateway(lambda prompt: "yes"), late=False))
+    assert [answer.status_code for answer in answers] == [502] * len(STREAMED)
+    assert {answer.json()["error"]["message"] for answer in answers} == {"no engine"}
+    assert (summary["calls"], summary["counters"]["infrastructure_errors"]) == (0, len(STREAMED))
+
+
+def test_a_stream_that_fails_later_says_so_in_an_event_and_leaves_no_turn(make_gateway, monkeypatch):
+    monkeypatch.setattr("asyncrl.gateway.api.PING_S", 0.1)
+    answers, (_, summary) = asyncio.run(failing_streams(make_gateway(lambda prompt: "yes"), late=True))
+    assert [answer.status_code for answer in answers] == [200] * len(STREAMED)
+    chat, plain, anthropic, responses = (answer.text for answer in answers)
+    assert '"message":"no engine"' in chat.splitlines()[-2]
+    assert '"message":"no engine"' in plain.splitlines()[-2]
     assert "event: error" in anthropic
+    assert "event: response.failed" in responses
     assert summary["calls"] == 0
 
 

@@ -75,6 +75,25 @@ def test_a_program_that_is_not_there_is_named(tmp_path, monkeypatch):
         program.install("codex", read_harness("codex"))
 
 
+def test_an_interpreter_that_a_version_manager_only_names_is_looked_for_where_it_keeps_them(
+    tmp_path, monkeypatch
+):
+    def write_program(place, code):
+        place.parent.mkdir(parents=True)
+        place.write_text(f"#!/bin/sh\nexit {code}\n")
+        place.chmod(0o755)
+        return str(place)
+
+    shim = write_program(tmp_path / "shims" / "python3.99", 127)
+    monkeypatch.setenv("PATH", str(tmp_path / "shims"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked = program.Program(pip="a", version="1", python="3.99")
+    with pytest.raises(UnavailableError, match=r"a needs python3.99, which is not there"):
+        program._interpreter(asked)
+    kept = write_program(tmp_path / ".pyenv" / "versions" / "3.99.1" / "bin" / "python3.99", 0)
+    assert program._interpreter(asked) == kept != shim
+
+
 def test_a_harness_needs_tasks_that_are_a_folder():
     with pytest.raises(ConfigError, match=r"env.config.tasks: missing"):
         load_harness({"harness": "bash"})

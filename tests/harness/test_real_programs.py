@@ -6,14 +6,16 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.errors import UnavailableError
-from asyncrl.harness.file import read_harness
+from asyncrl.harness.file import packaged, read_harness
 from asyncrl.harness.program import install
 from asyncrl.launch.evaluation.agent_check import check_agent_program
 from tests.shared import made_once
 
 WHOLE = os.environ.get("ASYNCRL_TEST_PROGRAMS") == "all"
-"""Whether all programs play all scenarios, which takes an hour; otherwise those that have been seen play the repair."""
-PROGRAMS = ("mini-swe-agent", "codex", "claude-code", "opencode", *(("qwen-code",) if WHOLE else ()))
+"""Whether all programs play all scenarios, which takes an hour; otherwise those that are installed in a minute or two play
+the repair."""
+QUICK = {"mini-swe-agent", "codex", "claude-code", "opencode", "qwen-code"}
+PROGRAMS = [name for name in packaged() if (WHOLE and name != "bash") or name in QUICK]
 
 
 def check(name, whole):
@@ -40,6 +42,36 @@ def test_a_program_of_a_registry_passes_the_check(name, monkeypatch):
     check(name, WHOLE)
 
 
+LISTS = """import json, os, sys, urllib.request
+question = {"role": "user", "content": sys.argv[1] + " Answer with a file listing."}
+while True:
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"messages": [question]}).encode(),
+        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+    )
+    try:
+        answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+        break
+    except urllib.error.HTTPError as error:
+        assert error.code == 502
+open("calc.py", "w").write(answer.partition("python")[2].strip().strip("`"))
+"""
+
+
+def test_the_check_says_which_faults_a_program_without_tools_cannot_meet(tmp_path):
+    (tmp_path / "lists.py").write_text(LISTS)
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'program = { path = "lists.py" }\ncommand = ["python3", "{program}", "{prompt}"]\nprompt = "{prompt}"\n'
+    )
+    findings = check_agent_program({"harness": str(own)}, slow_s=0.1)
+    assert [finding.ok for finding in findings] == [True] * 5, findings
+    unmet = [finding.seen.rpartition("; ")[2] for finding in findings[3:]]
+    assert unmet == ["it has no tool that shows a picture", "it has no tool that fills its context"]
+    assert "waits for a turn of 0.1 s" in [finding.name for finding in findings]
+
+
 def test_a_program_that_does_nothing_fails_the_check_with_what_it_said(tmp_path, capsys):
     own = tmp_path / "own.toml"
     own.write_text('command = ["sh", "-c", "echo I know no $0 >&2; exit 4", "{prompt}"]\nprompt = "model"\n')
@@ -48,6 +80,8 @@ def test_a_program_that_does_nothing_fails_the_check_with_what_it_said(tmp_path,
     assert "FAILED  repairs a repository" in shown and "I know no model" in shown
 
 
-def test_the_check_of_an_agent_needs_a_harness(capsys):
-    assert main(["env", "check", "agent"]) == 2
+def test_the_check_of_an_agent_needs_a_harness_and_alone_has_a_slow_turn(capsys):
+    assert main(["env", "check", "agent", "--slow-turn-s", "400"]) == 2
     assert "give a harness" in capsys.readouterr().err
+    assert main(["env", "check", "gridworld", "--slow-turn-s", "400"]) == 2
+    assert "--slow-turn-s is for the check of an agent program" in capsys.readouterr().err

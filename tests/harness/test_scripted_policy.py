@@ -8,7 +8,9 @@ import pytest
 
 from asyncrl.errors import InfrastructureError
 from asyncrl.generation import GenerateRequest
-from asyncrl.harness.scripted_policy import FILLER, REPAIR, Faults, ScriptedPolicy
+from asyncrl.harness.scripted_policy import EDIT, FILLER, LISTING, REPAIR, Faults, ScriptedPolicy
+from asyncrl.types import Turn
+from tests.data.test_codec import make_trajectory
 
 TOOL = {
     "name": "bash",
@@ -51,6 +53,7 @@ def test_it_looks_repairs_and_ends():
     assert said(policy, conversation()) == "cat calc.py"
     assert said(policy, conversation("a - b")) == REPAIR
     assert said(policy, conversation("a - b", "repaired")) == "The test passes now."
+    assert said(policy, conversation("a - b", '{"output": "repaired\\n"}')) == "The test passes now."
     assert said(policy, conversation(tools=())) == "Repair of calc.py"
 
 
@@ -70,8 +73,59 @@ def test_it_fills_so_often_in_an_episode_whatever_the_agent_forgets():
     assert [said(policy, ids) for ids in contexts] == [FILLER, FILLER, REPAIR]
 
 
+def plain(words):
+    """A conversation of an agent that calls no tools."""
+    return np.array([ord(c) for c in f"{words}<|im_start|>assistant\n"], np.int32)
+
+
+def test_agents_without_tools_are_answered_with_edits_or_code():
+    policy = ScriptedPolicy(Letters(), 10_000, Faults(fills=1))
+    assert said(policy, plain("Answer with SEARCH/REPLACE blocks.")) == EDIT
+    assert said(policy, plain("Answer with a file listing.")) == LISTING
+    steps = [said(policy, plain(f"Call final_answer. {then}")) for then in ("", "1 2", REPAIR)]
+    for command, step in zip((FILLER, REPAIR, "final_answer"), steps, strict=True):
+        assert command in step
+
+
+@pytest.mark.parametrize("words", ["Answer with a file listing.", "Call final_answer."])
+def test_agents_without_tools_meet_failures_and_slow_turns_too(words):
+    policy = ScriptedPolicy(Letters(), 10_000, Faults(fails=1, slow_s=0.01))
+    with pytest.raises(InfrastructureError, match="scripted"):
+        ask(policy, plain(words))
+    assert policy.happened == {"fails"}
+    ask(policy, plain(words))
+    assert policy.happened == {"fails", "slow_s"}
+
+
+def test_an_agent_that_shortens_its_context_to_the_same_one_again_does_not_fill_it_for_ever():
+    policy = ScriptedPolicy(Letters(), 10_000, Faults(fills=2))
+    short, longer = conversation("a short summary"), conversation("a short summary", "1 2")
+    turns = [(context, said(policy, context)) for context in (short, longer, short)]
+    assert [turn for _, turn in turns] == [FILLER, FILLER, REPAIR]
+    # Asked for again at once, a turn stays what it was.
+    assert said(policy, short) == REPAIR
+
+
 def test_one_call_fails_and_the_same_call_again_is_answered():
     policy = ScriptedPolicy(Letters(), 10_000, Faults(fails=1))
     with pytest.raises(InfrastructureError, match="scripted"):
         ask(policy, conversation("a - b"))
     assert said(policy, conversation("a - b")) == REPAIR
+
+
+def test_a_turn_is_as_it_was_said_also_where_a_stop_string_ended_it():
+    policy = ScriptedPolicy(Letters(), 10_000)
+    context = plain("Call final_answer.")
+    told = ask(policy, context).token_ids
+
+    def count(turn):
+        ids = np.concatenate([context, turn])
+        at = Turn(len(context), len(ids))
+        return policy.wrong_turns((make_trajectory(token_ids=ids, turns=(at,)),))
+
+    assert count(told) == count(told[:5]) == (1, 0)
+    assert count(told + 1) == (1, 1)
+    assert count(np.append(told, 65)) == (1, 1)
+    # Also where the same context was answered otherwise before.
+    policy.said[context.tobytes()].insert(0, told[::-1])
+    assert count(told) == (1, 0)

@@ -35,11 +35,23 @@ CONTEXT = 400_000
 """Tokens, of which nearly each is a character: more than any agent's prompt."""
 ROOM = 40_000
 """What the overflow leaves beside the longest context of the plain repair."""
+FILLS = 24
+"""Results that fill it: enough for agents that show 2,000 characters of each."""
 TURN = 8192
 TIMEOUT_S = 900.0
+"""An episode's time, beside its slow turn."""
 SLOW_S = 20.0
 """Longer than the gateway is ever silent."""
 SHOWN_CHARACTERS = 600
+UNMET = {
+    "fails": "no call failed",
+    "slow_s": "no turn was slow",
+    "picture": "it has no tool that shows a picture",
+    "fills": "it has no tool that fills its context",
+}
+"""What is said where an agent has not met a fault, by its field of `Faults`."""
+NEEDED = {"fails", "slow_s"}
+"""Those that every agent meets."""
 
 TASK = {
     "instruction.md": "test_calc.py fails. Repair calc.py in /app so that it passes.\n",
@@ -71,7 +83,7 @@ def scenarios(slow_s: float = SLOW_S) -> list[Scenario]:
         Scenario("goes on after an answer of 502", Faults(fails=1)),
         Scenario(f"waits for a turn of {slow_s:g} s", Faults(slow_s=slow_s)),
         Scenario("sees a picture that the model cannot read", Faults(picture=True)),
-        Scenario("has an outcome when its context is full", Faults(fills=12), False, True),
+        Scenario("has an outcome when its context is full", Faults(fills=FILLS), False, True),
     ]
 
 
@@ -83,7 +95,7 @@ def check_agent_program(
 ) -> list[Finding]:
     """Play one episode for each scenario, and tell of each when it has ended. A repair that fails ends the check.
 
-    repair_only: leave out the scenarios in which something goes wrong.
+    slow_s: the seconds of the slow turn. repair_only: leave out the scenarios in which something goes wrong.
 
     Raises `ConfigError` for settings that are wrong, `UnavailableError` where the program cannot be installed.
     """
@@ -125,7 +137,10 @@ async def _play(
 ) -> tuple[Finding, int]:
     """Return what one episode shows, and the tokens of its longest context."""
     policy = ScriptedPolicy(renderer.tokenizer, limit, replace(scenario.faults))
-    agents = Agents(_config(settings, limit), policy, renderer, load_format("hermes", "", renderer))
+    timeout_s = TIMEOUT_S + scenario.faults.slow_s
+    agents = Agents(
+        _config(settings, limit, timeout_s), policy, renderer, load_format("hermes", "", renderer)
+    )
     watched = _Watched(agents.episodes)
     agents.local = agents.host = watched
     ends: list[ExecResult] = []
@@ -134,7 +149,7 @@ async def _play(
     await agents.start()
     start = time.monotonic()
     try:
-        request = EpisodeRequest(task, 0, "check", timeout_s=TIMEOUT_S)
+        request = EpisodeRequest(task, 0, "check", timeout_s=timeout_s)
         trajectories = await agents.player(1.0, None).play(request)
     finally:
         await agents.close()
@@ -155,7 +170,9 @@ def _judge(
     turns, wrong = policy.wrong_turns(trajectories)
     refusal = next((e.refusal for e in episodes if e.refusal), "")
     trained = sum(bool(t.loss_mask.any()) for t in trajectories)
-    ok = first.status is not Status.FAILED and wrong == 0 and turns > 0
+    missed = [name for name in UNMET if getattr(scenario.faults, name) and name not in policy.happened]
+    empty = "fills" in policy.happened and policy.longest < policy.max_model_len - ROOM // 2
+    ok = first.status is not Status.FAILED and wrong == 0 and turns > 0 and not (NEEDED & {*missed} or empty)
     if scenario.must_solve:
         ok = ok and first.reward == 1.0 and first.status is Status.FINISHED and not refusal
     seen = (
@@ -164,6 +181,7 @@ def _judge(
     )
     if ignored := sorted({k for e in episodes for k in e.counters if k.startswith("ignored: ")}):
         seen += f"; {', '.join(ignored)}"
+    seen += "".join(f"; {UNMET[name]}" for name in missed) + ("; its context was never full" if empty else "")
     if not ok:
         calls = " | ".join(
             (r.stderr or r.stdout).decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:] for r in ends
@@ -184,13 +202,13 @@ class _Watched(LocalHost):
         return await super().finish(episode_id, *args, **kwargs)
 
 
-def _config(settings: dict[str, Any], limit: int) -> Config:
+def _config(settings: dict[str, Any], limit: int, timeout_s: float) -> Config:
     return parse_config(
         {
             "model": {"path": "scripted"},
             "env": {"name": "agent", "config": settings},
             "engine": {"max_model_len": limit},
-            "rollout": {"max_tokens_per_turn": TURN, "episode_timeout_s": TIMEOUT_S},
+            "rollout": {"max_tokens_per_turn": TURN, "episode_timeout_s": timeout_s},
         }
     )
 
