@@ -12,8 +12,8 @@ from asyncrl.launch.evaluation.agent_check import check_agent_program
 from tests.shared import made_once
 
 WHOLE = os.environ.get("ASYNCRL_TEST_PROGRAMS") == "all"
-"""Whether all programs play all scenarios, which takes an hour; otherwise those that are installed in a minute or two play
-the repair."""
+"""Whether all programs play all scenarios, which takes an hour; otherwise those that are installed in minutes
+play the repair."""
 QUICK = {"mini-swe-agent", "codex", "claude-code", "opencode", "qwen-code"}
 PROGRAMS = [name for name in packaged() if (WHOLE and name != "bash") or name in QUICK]
 
