@@ -16,17 +16,19 @@ RIGHT = {"model": {"path": "x"}, "env": {"name": "gridworld"}}
         (
             "data",
             {"train": ["a", 5]},
-            "data.train.1: must be a text or a table of path, config, split, revision, weight, got 5",
+            "data.train.1: must be a text or a table of path, config, split, revision, first, weight, got 5",
         ),
         (
             "data",
             {"train": {"path": "a", "wieght": 3}},
-            "data.train.wieght: unknown key; did you mean 'weight'? allowed: path, config, split, revision, weight",
+            "data.train.wieght: unknown key; did you mean 'weight'? allowed: path, config, split, revision, first, "
+            "weight",
         ),
         (
             "data",
             {"train": [{"path": "a"}, {"path": "b", "wieght": 3}]},
-            "data.train.1.wieght: unknown key; did you mean 'weight'? allowed: path, config, split, revision, weight",
+            "data.train.1.wieght: unknown key; did you mean 'weight'? allowed: path, config, split, revision, first, "
+            "weight",
         ),
         ("data", {"train": [{"weight": 1.0}]}, "data.train.0.path: missing; it must be given"),
         (

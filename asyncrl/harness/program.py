@@ -167,12 +167,17 @@ def _interpreter(program: Program) -> str:
     # A version manager has a program of that name in PATH for each version that it knows, used here or not.
     managed = [str(path) for folder in MANAGED for path in sorted(Path.home().glob(f"{folder}/bin/{name}"))]
     for found in filter(None, [shutil.which(name), *managed]):
-        if (
-            subprocess.run([*_isolated(found), "-c", ""], capture_output=True, timeout=START_S).returncode
-            == 0
-        ):
+        if _starts(found):
             return found
     raise UnavailableError(f"{SETTING}: {program.pip} needs {name}, which is not there; install it")
+
+
+def _starts(interpreter: str) -> bool:
+    try:
+        done = subprocess.run([interpreter, "-I", "-c", ""], capture_output=True, timeout=START_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _isolated(interpreter: str) -> list[str]:
