@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -20,6 +22,19 @@ def cache_file(kind: str, follows_from: str, suffix: str) -> Path:
     """Return the file of a kind that is of what `follows_from` says, and of nothing else."""
     digest = hashlib.blake2b(follows_from.encode(), digest_size=12).hexdigest()
     return cache_folder() / kind / f"{digest}{suffix}"
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield where to write a file that is complete or absent: it takes the place of `path` at the end, and is gone
+    after an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".partial-{os.getpid()}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from asyncrl.config import Config
 from asyncrl.config_sections import EnvConfig
@@ -17,6 +17,9 @@ from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.table import Row, rows
 from asyncrl.process_hooks import texts, withhold_secrets
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 STOPPED = 3
 """Exit code of a process that ended on purpose. `asyncrl.disk` has those of processes that ran out of something."""
@@ -39,6 +42,12 @@ class Address(NamedTuple):
     credentials: Credentials
     ready_file: str | Path | None
     advertise: str = ""
+
+    def serve(self, app: FastAPI) -> None:
+        """Serve an app of `services.http.app` there until stopped."""
+        from asyncrl.services.http.serving import serve
+
+        serve(app, self.host, self.port, self.ready_file, advertise=self.advertise)
 
 
 class RoleCommand(Protocol):

@@ -135,6 +135,15 @@ def older_groups(asked: Asked, key: str, given: object, off: str) -> Iterator[st
         )
 
 
+def greedy_baseline(asked: Asked, key: str, given: str) -> Iterator[str]:
+    """Yield what is wrong of a key by which a group's episodes are rewarded by each other. given: "off" for none."""
+    if given != "off" and "greedy" in asked.words:
+        yield (
+            f"{key} must be 'off' for an objective with a greedy baseline: the greedy episode is in no group, "
+            "and its reward is the environment's"
+        )
+
+
 def episodes_of_group(recipe: Recipe, key: str, count: int) -> Iterator[str]:
     """Yield what is wrong of a number of a group's episodes that are played otherwise than the rest of them."""
     if count >= recipe.rollout.group_size and count:

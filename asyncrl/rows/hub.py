@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.cache import whole_file
 from asyncrl.config_sections import DataSource
 from asyncrl.errors import ConfigError, InputError
 
@@ -90,16 +90,11 @@ def _keep_first(stream: datasets.IterableDataset, number: int, file: Path) -> No
     from asyncrl.rows.source import _undecoded
 
     stream = _undecoded(stream) if stream.features else stream
-    partial = file.with_suffix(f".partial-{os.getpid()}")
-    file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with ArrowWriter(path=str(partial), features=stream.features) as writer:
+        with whole_file(file) as partial, ArrowWriter(path=str(partial), features=stream.features) as writer:
             for row in stream.take(number):
                 writer.write(row)
             writer.finalize()
-        os.replace(partial, file)
     except ValueError as error:
         # Of pyarrow and pandas, for files that are not what their names say.
         raise DatasetGenerationError(str(error)) from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.cache import cache_file, code_digest
+from asyncrl.cache import cache_file, code_digest, whole_file
 from asyncrl.rows.source import Rows
 
 LEAST_ROWS = 10_000
@@ -52,14 +52,8 @@ def kept(rows: Rows, asked: str, look: Look) -> dict[str, np.ndarray]:
 
 
 def _write(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".partial-{os.getpid()}")
-    try:
-        with open(partial, "wb") as opened:
-            np.savez(opened, **arrays)  # type: ignore[arg-type]
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(file) as partial, open(partial, "wb") as opened:
+        np.savez(opened, **arrays)  # type: ignore[arg-type]
     files = sorted(file.parent.glob("*.npz"), key=lambda path: path.stat().st_mtime)
     for old in files[:-KEPT]:
         old.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, ruled_out
+from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, greedy_baseline, ruled_out
 from asyncrl.extensions.judge.settings import DEFAULT_PROMPT, ComponentConfig, JudgeConfig
 
 
@@ -88,11 +88,7 @@ def _relative_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield a baseline that is compared with nothing."""
-    if "greedy" in asked.words and recipe.section(JudgeConfig).relative != "off":
-        yield (
-            "judge.relative must be 'off' for an objective with a greedy baseline: the greedy episode is in no group, "
-            "and its reward is the environment's"
-        )
+    yield from greedy_baseline(asked, "judge.relative", recipe.section(JudgeConfig).relative)
 
 
 def _prompt_problems(judge: JudgeConfig) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, ruled_out
+from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, greedy_baseline, ruled_out
 from asyncrl.extensions.majority.settings import MajorityConfig
 from asyncrl.extensions.table import value_at
 
@@ -49,11 +49,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield a baseline that no vote is taken on."""
-    if "greedy" in asked.words and recipe.section(MajorityConfig).mode != "off":
-        yield (
-            "majority.mode must be 'off' for an objective with a greedy baseline: the greedy episode is in no group, "
-            "and its reward is the environment's"
-        )
+    yield from greedy_baseline(asked, "majority.mode", recipe.section(MajorityConfig).mode)
 
 
 def untried(recipe: Recipe) -> Iterator[str]:

@@ -17,6 +17,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         need(args.model, "--model", "old_policy"),
         need(args.buffer, "--buffer", "old_policy"),
         need(args.weights_dir, "--weights-dir", "old_policy"),
-        **address._asdict(),
+        address,
     )
     return 0

@@ -22,7 +22,7 @@ import torch
 from fastapi import FastAPI, Request, Response
 
 from asyncrl.config import Config
-from asyncrl.credentials import Access, Credentials
+from asyncrl.credentials import Access
 from asyncrl.data.codec import decode_group, pack
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
 from asyncrl.extensions.old_policy.messages import logprobs_to_map, rows_from_map
@@ -30,7 +30,8 @@ from asyncrl.extensions.old_policy.model import FOLDER, OldPolicyModel, Row, row
 from asyncrl.http_checks import MSGPACK
 from asyncrl.process_hooks import set_threads
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.http.app import create_app, serve
+from asyncrl.services.command import Address
+from asyncrl.services.http.app import create_app
 from asyncrl.train.models.loading import load_frozen
 
 log = logging.getLogger("asyncrl.old_policy")
@@ -148,11 +149,7 @@ def serve_old_policy(
     model: str,
     buffer: str,
     weights_dir: Path,
-    credentials: Credentials,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    ready_file: str | Path | None = None,
-    advertise: str = "",
+    address: Address,
 ) -> None:
     """Run the process until it is told to stop. Raises `UnavailableError` without a model."""
     set_threads(config.run.threads)
@@ -165,6 +162,6 @@ def serve_old_policy(
         loaded, weights_dir / FOLDER, config.rollout.temperature, config.train.micro_batch_tokens, device
     )
     policy = OldPolicy(scorer, 2 * config.slots * config.rollout.group_size)
-    client = BufferClient(buffer, credentials.bearer("buffer"), config.buffer_outage_s)
-    app = create_old_policy_app(policy, credentials.access("old_policy"), client)
-    serve(app, host=host, port=port, ready_file=ready_file, advertise=advertise)
+    client = BufferClient(buffer, address.credentials.bearer("buffer"), config.buffer_outage_s)
+    app = create_old_policy_app(policy, address.credentials.access("old_policy"), client)
+    address.serve(app)

@@ -13,5 +13,5 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.extensions.outer.service import serve_outer
 
-    serve_outer(Path(need(args.state, "--state", "outer")), **address._asdict())
+    serve_outer(Path(need(args.state, "--state", "outer")), address)
     return 0

@@ -17,14 +17,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from asyncrl.credentials import Access, Credentials
+from asyncrl.credentials import Access
 from asyncrl.data.codec import pack
 from asyncrl.extensions.outer.messages import PART_BYTES, FromMember, Join, Look, Part, Put, Read
 from asyncrl.extensions.outer.rounds import Rounds
 from asyncrl.http_checks import MSGPACK
 from asyncrl.outage_log import OutageLog
 from asyncrl.services.buffer.messages import read
-from asyncrl.services.http.app import add_hot_route, create_app, serve
+from asyncrl.services.command import Address
+from asyncrl.services.http.app import add_hot_route, create_app
 
 log = logging.getLogger("asyncrl.outer")
 
@@ -80,18 +81,11 @@ def create_outer_app(rounds: Rounds, access: Access) -> FastAPI:
     return app
 
 
-def serve_outer(
-    folder: Path,
-    credentials: Credentials,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    ready_file: str | Path | None = None,
-    advertise: str = "",
-) -> None:
+def serve_outer(folder: Path, address: Address) -> None:
     """Serve until stopped. Raises `ConfigError` for a folder that holds something else."""
-    access = credentials.access("outer")
+    access = address.credentials.access("outer")
     rounds = Rounds(folder)
     try:
-        serve(create_outer_app(rounds, access), host, port, ready_file, advertise=advertise)
+        address.serve(create_outer_app(rounds, access))
     finally:
         rounds.close()

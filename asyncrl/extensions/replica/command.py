@@ -14,5 +14,5 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.replica.replica import FOLDER
     from asyncrl.extensions.replica.service import serve_replica
 
-    serve_replica((args.folder or Path()) / FOLDER, **address._asdict())
+    serve_replica((args.folder or Path()) / FOLDER, address)
     return 0

@@ -19,7 +19,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from asyncrl.buffer.body_files import FileBody
-from asyncrl.credentials import Access, Credentials
+from asyncrl.credentials import Access
 from asyncrl.data.codec import pack
 from asyncrl.disk import outage
 from asyncrl.errors import ConflictError, InputError, UnavailableError
@@ -28,7 +28,8 @@ from asyncrl.extensions.replica.replica import BODIES, EPOCH, LEDGER, FolderPlac
 from asyncrl.http_checks import MSGPACK
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.services.buffer.messages import read
-from asyncrl.services.http.app import ALL_ROLES, add_hot_route, create_app, serve
+from asyncrl.services.command import Address
+from asyncrl.services.http.app import ALL_ROLES, add_hot_route, create_app
 
 CALLS = ("attach", "copy", "adopt", "append", "fold", "body", "bodies", "serving", "files", "read")
 ROLES = {"": ALL_ROLES, **{f"/v1/replica/{name}": set[str]() for name in CALLS}}
@@ -185,15 +186,8 @@ def _on_disk(act: Callable[[Any], Any], message: Message) -> Any:
         raise kind(f"the replica cannot be written: {error}") from error
 
 
-def serve_replica(
-    folder: Path,
-    credentials: Credentials,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    ready_file: str | Path | None = None,
-    advertise: str = "",
-) -> None:
+def serve_replica(folder: Path, address: Address) -> None:
     """Serve until stopped. Raises `ConfigError` for a folder that another service or buffer writes to."""
     replica = ReplicaService(folder)
-    app = create_replica_app(replica, credentials.access("buffer"))
-    serve(app, host, port, ready_file, advertise=advertise)
+    app = create_replica_app(replica, address.credentials.access("buffer"))
+    address.serve(app)

@@ -13,5 +13,5 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.extensions.swarm.service import serve_swarm
 
-    serve_swarm(Path(need(args.state, "--state", "swarm")), **address._asdict())
+    serve_swarm(Path(need(args.state, "--state", "swarm")), address)
     return 0

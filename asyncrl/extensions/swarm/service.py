@@ -16,13 +16,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from asyncrl.credentials import Access, Credentials, write_private
+from asyncrl.credentials import Access, write_private
 from asyncrl.data.codec import pack
 from asyncrl.extensions.swarm.messages import MAX_GROUP_BYTES, Fetch, FromPeer, Publish
 from asyncrl.extensions.swarm.store import Store
 from asyncrl.http_checks import MSGPACK
 from asyncrl.services.buffer.messages import read
-from asyncrl.services.http.app import add_hot_route, create_app, serve
+from asyncrl.services.command import Address
+from asyncrl.services.http.app import add_hot_route, create_app
 
 MAX_BODY_BYTES = 8 * MAX_GROUP_BYTES
 TOKEN_FILE = "swarm-token"
@@ -51,23 +52,16 @@ def create_swarm_app(store: Store, access: Access) -> FastAPI:
     return app
 
 
-def serve_swarm(
-    folder: Path,
-    credentials: Credentials,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    ready_file: str | Path | None = None,
-    advertise: str = "",
-) -> None:
+def serve_swarm(folder: Path, address: Address) -> None:
     """Serve until stopped. Raises `ConfigError` for a folder that holds something else."""
-    access = credentials.access("swarm")
+    access = address.credentials.access("swarm")
     store = Store(folder)
-    if credentials.run_token:
-        write_private(folder / TOKEN_FILE, credentials.issue("peer").text)
+    if address.credentials.run_token:
+        write_private(folder / TOKEN_FILE, address.credentials.issue("peer").text)
         print(
             f"asyncrl: runs share rollouts here with swarm.token_file={folder / TOKEN_FILE}", file=sys.stderr
         )
     try:
-        serve(create_swarm_app(store, access), host, port, ready_file, advertise=advertise)
+        address.serve(create_swarm_app(store, access))
     finally:
         store.close()
