@@ -49,6 +49,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
             "outer",
             "rollout",
             "swarm",
+            "tinker",
         ),
         "weights",
     ),

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -83,8 +83,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def refuse_headers(headers: Iterable[tuple[bytes, bytes]], hosts: Hosts) -> Refusal | None:
-    """Return why a request with these headers (names in lower case) is refused, None if it is not."""
+def refuse_headers(
+    headers: Iterable[tuple[bytes, bytes]], hosts: Hosts, more_types: Collection[str] = ()
+) -> Refusal | None:
+    """Return why a request with these headers (names in lower case) is refused, None if it is not.
+
+    more_types: content types that are accepted besides `TYPES`.
+    """
     size, host, kind, has_body = 0, "", "", False
     for name, value in headers:
         size += len(name) + len(value)
@@ -108,8 +113,8 @@ def refuse_headers(headers: Iterable[tuple[bytes, bytes]], hosts: Hosts) -> Refu
             f"Host {host[:64]!r} does not name this service; call it by its address, or list the name in "
         )
         return Refusal(403, message + HOSTS_VARIABLE)
-    if has_body and kind not in TYPES:
-        return Refusal(415, f"Content-Type must be {' or '.join(TYPES)}, got {kind[:64]!r}")
+    if has_body and kind not in (allowed := (*TYPES, *more_types)):
+        return Refusal(415, f"Content-Type must be {' or '.join(allowed)}, got {kind[:64]!r}")
     return None
 
 

@@ -85,6 +85,7 @@ def create_app(
     lifespan: Lifespan | None = None,
     open_paths: Collection[str] = OPEN_PATHS,
     larger_bodies: Mapping[str, int] | None = None,
+    binary_types: Collection[str] = (),
 ) -> FastAPI:
     """A FastAPI app with the shared plumbing and `GET /healthz`.
 
@@ -96,6 +97,8 @@ def create_app(
     lifespan: context that the service enters at its start and leaves at its end, around the background tasks.
     open_paths: answered without a token.
     larger_bodies: by path, what takes larger ones than `max_body_bytes`, in bytes.
+    binary_types: content types of bodies besides JSON and msgpack, which the routes read themselves. A web page must
+    not be able to send them without a preflight request.
 
     `app.state.stopping` is an `asyncio.Event` set when shutdown begins: routes that wait must watch it.
     """
@@ -124,7 +127,11 @@ def create_app(
         open_paths=frozenset(open_paths),
     )
     app.add_middleware(
-        RequestGuard, hosts=app.state.hosts, max_body_bytes=max_body_bytes, larger_bodies=larger_bodies
+        RequestGuard,
+        hosts=app.state.hosts,
+        max_body_bytes=max_body_bytes,
+        larger_bodies=larger_bodies,
+        binary_types=frozenset(binary_types),
     )
 
     @app.get("/healthz")
@@ -171,9 +178,11 @@ class RequestGuard:
         hosts: Hosts,
         max_body_bytes: int,
         larger_bodies: Mapping[str, int] | None = None,
+        binary_types: Collection[str] = (),
     ) -> None:
         self.app = app
         self.hosts = hosts
+        self.binary_types = frozenset(binary_types)
         self.max_body_bytes = max_body_bytes
         self.larger_bodies = larger_bodies or {}
 
@@ -185,7 +194,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        refusal = refuse_headers(scope["headers"], self.hosts) or self._too_long(scope)
+        refusal = refuse_headers(scope["headers"], self.hosts, self.binary_types) or self._too_long(scope)
         unread = _Unread(scope, receive)
         if refusal is None:
             await self.app(scope, self._checked(scope, receive, unread), unread.lingering(send))
@@ -202,7 +211,8 @@ class RequestGuard:
         return self.larger_bodies.get(scope["path"], self.max_body_bytes)
 
     def _checked(self, scope: Scope, receive: Receive, unread: _Unread) -> Receive:
-        packed = any(n == b"content-type" and media_type(v) == MSGPACK for n, v in scope["headers"])
+        binary = {MSGPACK, *self.binary_types}
+        packed = any(n == b"content-type" and media_type(v) in binary for n, v in scope["headers"])
         check: BodyCheck | None = None
         whole = False
 

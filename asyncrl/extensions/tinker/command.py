@@ -1,0 +1,72 @@
+"""`asyncrl serve tinker`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.gpus import ENGINE_SHARE, found_gpus
+from asyncrl.services.command import Address, need
+
+ENGINE_SHARE_BESIDE = 0.45
+"""Of a GPU's memory for the engine, since the trained model is beside it."""
+TOKENS_AT_ONCE = 4096
+"""Of padded rows, in one pass on a CPU; on a GPU four times as many."""
+STATE = "tinker"
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """See `RoleCommand`."""
+    model = need(args.model, "--model", "tinker")
+    rank, at_once = whole("--lora-rank", args.lora_rank, 512), whole("--adapters", args.adapters, 64)
+    folder = Path(args.state or STATE).resolve()
+    from asyncrl.run.model_folder import context_length
+
+    engine = config.engine
+    longest = context_length(model) or engine.max_model_len
+    context = min(engine.max_model_len, longest) if args.recipe else longest
+    share = engine.gpu_memory_utilization
+    options = {
+        "model": model,
+        "dtype": config.model.dtype,
+        "max_model_len": context,
+        "max_num_seqs": engine.max_num_seqs,
+        "gpu_memory_utilization": min(ENGINE_SHARE, ENGINE_SHARE_BESIDE) if share == "auto" else share,
+        "threads": config.run.threads,
+        "seed": config.run.seed,
+        "start_timeout_s": config.run.start_timeout_s,
+        "extra_args": list(engine.extra_args),
+        "adapters": str(folder / "adapters"),
+        "lora_rank": rank,
+        "at_once": at_once,
+    }
+
+    from asyncrl.extensions.tinker.checkpoints import Checkpoints
+    from asyncrl.extensions.tinker.engine import EngineKeeper
+    from asyncrl.extensions.tinker.ledger import Ledger
+    from asyncrl.extensions.tinker.policies import BaseModel
+    from asyncrl.extensions.tinker.sampling import Sampling
+    from asyncrl.extensions.tinker.service import Server, create_tinker_app
+    from asyncrl.extensions.tinker.training import Training
+    from asyncrl.extensions.tinker.waiting import Answers
+
+    ledger = Ledger(folder)
+    base = BaseModel(model, config.model.dtype, TOKENS_AT_ONCE * (4 if found_gpus() else 1))
+    base.context = context
+    answers = Answers()
+    training = Training(base, Checkpoints(folder, ledger), answers, args.model_name or model, rank, at_once)
+    sampling = Sampling(ledger, answers, context)
+    keeper = EngineKeeper(options, address.credentials, folder, sampling, base.vocab_size)
+    tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
+    server = Server(training, sampling, answers, tokenizer)
+    address.serve(create_tinker_app(server, address.credentials.access("tinker"), keeper))
+    return 0
+
+
+def whole(option: str, given: str, most: int) -> int:
+    """Return a whole number from 1 to `most`. Raises `ConfigError`."""
+    if not given.isdecimal() or not 1 <= int(given) <= most:
+        raise ConfigError(f"{option}: must be a whole number from 1 to {most}, got {given!r}")
+    return int(given)

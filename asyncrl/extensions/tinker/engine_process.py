@@ -1,0 +1,39 @@
+"""The engine of a Tinker server: `python -m asyncrl.extensions.tinker.engine_process OPTIONS READY_FILE`.
+
+OPTIONS: JSON of `EngineOptions` that the server has chosen, with what it keeps adapters by.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from asyncrl.credentials import own_credentials
+from asyncrl.extensions.tinker.vllm_samplers import ADAPTERS
+from asyncrl.services.engine.additions import Addition
+from asyncrl.services.engine.service import EngineOptions, serve_engine
+from asyncrl.weights.adapter import buffer_rank
+
+KEPT_ADAPTERS = 4
+"""For each adapter that decodes at a time, those that stay loaded on the host."""
+
+
+def adapters(folder: str, rank: int, at_once: int) -> Addition:
+    """Return what the engine needs to sample from adapters in a folder, of ranks up to `rank`."""
+    arguments = (
+        *("--enable-lora", "--max-lora-rank", str(buffer_rank(rank))),
+        *("--max-loras", str(at_once), "--max-cpu-loras", str(KEPT_ADAPTERS * at_once)),
+    )
+    return Addition(arguments, {ADAPTERS: folder})
+
+
+def main() -> int:
+    """Serve until told to stop."""
+    given = json.loads(sys.argv[1])
+    addition = adapters(given.pop("adapters"), given.pop("lora_rank"), given.pop("at_once"))
+    options = EngineOptions(**given, additions=(addition,))
+    return serve_engine(options, own_credentials(), 0, sys.argv[2])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Carries out requests for samples: each on the engine, by the adapter of its sampler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from asyncrl.errors import InfrastructureError, InputError
+from asyncrl.extensions.tinker.ledger import FAILED, PROTO, SAMPLE, Ledger, Request
+from asyncrl.extensions.tinker.messages import ModelInput, Sample, SamplingParams
+from asyncrl.extensions.tinker.token_extra import SAMPLER, Sampler
+from asyncrl.extensions.tinker.waiting import Answers
+from asyncrl.extensions.tinker.wire import Sampled, sample_response
+from asyncrl.generation import Generated, GenerateRequest, Generator
+from asyncrl.types import Decoding
+
+log = logging.getLogger("asyncrl.tinker")
+PAUSE_S = 1.0
+"""Before a request is sent again to an engine that is being started anew."""
+LAST_SEED = 2**63 - 1
+
+
+class Sampling:
+    """Requests for samples, all at once: the engine orders them.
+
+    context: tokens of prompt and answer together.
+    """
+
+    def __init__(self, ledger: Ledger, answers: Answers, context: int) -> None:
+        self.ledger, self.answers, self.context = ledger, answers, context
+        self.engine: Generator | None = None
+        """None while it is being started."""
+        self.tokens = 0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def resume(self) -> None:
+        """Carry out what a server that was killed has left."""
+        for request in self.ledger.unanswered((SAMPLE,)):
+            self.submit(request)
+
+    def submit(self, request: Request) -> None:
+        """Carry out a request that has been written down."""
+        task = asyncio.ensure_future(self._carry_out(request))
+        self._tasks[request.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(request.id, None))
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have no answer yet."""
+        return len(self._tasks)
+
+    def cancel(self, request_id: str) -> None:
+        """Give a request up: nobody waits for it."""
+        if (task := self._tasks.get(request_id)) is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Leave what is running to the next server."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_out(self, request: Request) -> None:
+        try:
+            found, form = await self._sample(request), PROTO
+        except InputError as error:
+            found, form = json.dumps({"error": str(error), "category": "user"}).encode(), FAILED
+        await asyncio.to_thread(self.ledger.answer, request, found, form, True)
+        self.answers.arrived(request.id)
+
+    async def _sample(self, request: Request) -> bytes:
+        """Return the answer. Raises `InputError`."""
+        message = Sample.model_validate_json(request.body)
+        sampler = self.ledger.sampler(request.owner)
+        if sampler is None:
+            raise InputError(f"sampling_session_id: there is no sampler {request.owner!r}")
+        prompt = prompt_tokens(message.prompt)
+        asked = requests_of(message, prompt, request.id, sampler["adapter"], self.context)
+        found = await asyncio.gather(*(self._generate(one) for one in asked))
+        self.tokens += sum(len(one.token_ids) for one in found)
+        return answer_of(message, len(prompt), found)
+
+    async def _generate(self, request: GenerateRequest) -> Generated:
+        """Sample one sequence, however often the engine is started anew. Raises `InputError`."""
+        while True:
+            if self.engine is not None:
+                try:
+                    return await self.engine.generate(request)
+                except InfrastructureError as error:
+                    log.warning("%s: %s; it is sent again", request.id, error)
+            await asyncio.sleep(PAUSE_S)
+
+
+def prompt_tokens(prompt: ModelInput) -> np.ndarray:
+    """Return a prompt's tokens [L] int32. Raises `InputError` for one that holds something else."""
+    found: list[int] = []
+    for index, chunk in enumerate(prompt.chunks):
+        if chunk.tokens is None:
+            raise InputError(f"prompt.chunks[{index}]: is of {chunk.type}; this server reads tokens alone")
+        found += chunk.tokens
+    return np.asarray(found, np.int32)
+
+
+def requests_of(
+    message: Sample, prompt: np.ndarray, name: str, adapter: str, context: int
+) -> list[GenerateRequest]:
+    """Return a request to the engine for each sample. Raises `InputError` for what this server does not have."""
+    for key in ("target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"):
+        if getattr(message, key):
+            raise InputError(f"{key}: this server does not have it")
+    params, left = message.sampling_params, context - len(prompt)
+    if not len(prompt) or left < 1:
+        raise InputError(f"prompt: must have 1 to {context - 1} tokens, got {len(prompt)}")
+    if (last_n := message.prompt_logprobs_last_n) is not None and not last_n < len(prompt):
+        raise InputError(
+            f"prompt_logprobs_last_n: must be below the prompt's {len(prompt)} tokens, got {last_n}"
+        )
+    max_tokens = min(params.max_tokens or left, left)
+    stop_ids, texts, to_the_end = stops(params)
+    scores_prompt = bool(message.prompt_logprobs or message.topk_prompt_logprobs)
+    likeliest = max(message.topk_sample_logprobs, message.topk_prompt_logprobs)
+    decoding = Decoding(
+        top_p=params.top_p,
+        top_k=max(0, params.top_k),
+        top_logprobs=likeliest if likeliest or scores_prompt else None,
+        prompt_logprobs=scores_prompt,
+    )
+    return [
+        GenerateRequest(
+            id=f"{name}/{index}",
+            token_ids=prompt,
+            max_tokens=max_tokens,
+            temperature=params.temperature,
+            seed=None if params.seed is None else (params.seed + index) % LAST_SEED,
+            stop_token_ids=stop_ids,
+            # Of the first alone: the prompt is the same.
+            decoding=decoding if index == 0 or not scores_prompt else _without_prompt(decoding, message),
+            extras={SAMPLER: Sampler(adapter, texts, to_the_end)},
+        )
+        for index in range(message.num_samples)
+    ]
+
+
+def _without_prompt(decoding: Decoding, message: Sample) -> Decoding:
+    return Decoding(
+        top_p=decoding.top_p, top_k=decoding.top_k, top_logprobs=message.topk_sample_logprobs or None
+    )
+
+
+def stops(params: SamplingParams) -> tuple[tuple[int, ...], tuple[str, ...], bool]:
+    """Return token ids and texts that end a sequence, and whether not even the model's own end does."""
+    stop = params.stop
+    if stop is None:
+        return (), (), False
+    if isinstance(stop, str):
+        return (), (stop,), False
+    if not stop:
+        return (), (), True
+    texts = tuple(one for one in stop if isinstance(one, str) and one)
+    return tuple(one for one in stop if isinstance(one, int)), texts, False
+
+
+def answer_of(message: Sample, length: int, found: Sequence[Generated]) -> bytes:
+    """Return the answer to a request of `length` prompt tokens."""
+    sequences = [
+        Sampled(
+            one.token_ids,
+            one.logprobs,
+            "length" if one.finish_reason == "length" else "stop",
+            one.top_logprobs,
+        )
+        for one in found
+    ]
+    scored: np.ndarray | None = None
+    if message.prompt_logprobs:
+        scored = prompt_logprobs(found[0].prompt_logprobs, prompt_tokens(message.prompt))
+        if message.prompt_logprobs_last_n is not None:
+            scored[: length - message.prompt_logprobs_last_n] = np.nan
+    return sample_response(
+        sequences,
+        scored,
+        found[0].prompt_logprobs,
+        message.topk_sample_logprobs,
+        message.topk_prompt_logprobs,
+        found[0].cached_tokens,
+    )
+
+
+def prompt_logprobs(likeliest: Sequence[Mapping[int, float]], tokens: np.ndarray) -> np.ndarray:
+    """Return the log-probability of each prompt token [L] float32, NaN for the first, which nothing precedes."""
+    found = np.full(len(tokens), np.nan, np.float32)
+    for index, (token, one) in enumerate(zip(tokens.tolist(), likeliest, strict=True)):
+        found[index] = one.get(token, np.nan)
+    return found

@@ -1,0 +1,507 @@
+"""The routes of Tinker's protocol, as its Python SDK calls them (`asyncrl serve tinker`).
+
+What computes answers at once with a request's name; the answer is fetched by `retrieve_future`, which waits a while and
+says 408 where there is none yet. `training` and `sampling` carry requests out; `ledger` keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from asyncrl.credentials import Access
+from asyncrl.errors import InputError
+from asyncrl.extensions.tinker import messages
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.engine import EngineKeeper
+from asyncrl.extensions.tinker.ledger import (
+    CREATE,
+    FORWARD_BACKWARD,
+    LOAD,
+    OPTIM_STEP,
+    PROTO,
+    SAMPLE,
+    SAVE,
+    SAVE_FOR_SAMPLER,
+    Checkpoint,
+    Ledger,
+    PolicyRecord,
+)
+from asyncrl.extensions.tinker.ledger import Request as Asked
+from asyncrl.extensions.tinker.sampling import Sampling
+from asyncrl.extensions.tinker.training import Training
+from asyncrl.extensions.tinker.waiting import Answers
+from asyncrl.extensions.tinker.wire import MEDIA_TYPE, request_head
+from asyncrl.http_checks import JSON
+from asyncrl.services.http.app import create_app
+
+API = "/api/v1"
+KEY_PREFIX = b"tml-"
+"""The SDK sends no key that begins otherwise."""
+WAIT_S = 20.0
+"""How long an answer is waited for; the SDK gives up after 45 s and asks again."""
+EXPIRY_CHECK_S = 60.0
+MOST_WAITING = 4096
+"""Requests of one session that wait."""
+MAX_BODY_BYTES = 64 * 2**20
+LIMIT = 100
+UNEMBEDDING = "this server trains adapters of attention and MLP layers and leaves the unembedding (train_unembed)"
+T = TypeVar("T", bound=messages.Message)
+Handler = Callable[[bytes], Awaitable[Any]]
+
+
+class Server:
+    """What the routes call.
+
+    name: of the base model. tokenizer: where clients find its tokenizer, "" for a hub model's own.
+    """
+
+    def __init__(self, training: Training, sampling: Sampling, answers: Answers, tokenizer: str) -> None:
+        self.training, self.sampling, self.answers, self.tokenizer = training, sampling, answers, tokenizer
+
+    @property
+    def name(self) -> str:
+        return self.training.name
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self.training.checkpoints
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.checkpoints.ledger
+
+    def receive(self, session: str, asked: Asked) -> None:
+        """Write a request down and have it carried out. Raises `InputError`, `TooManyError`."""
+        is_new = self.ledger.request(asked.owner, asked.number) is None
+        if is_new and self.ledger.count_unanswered(session) >= MOST_WAITING:
+            raise TooManyError(f"{MOST_WAITING} requests of this session wait already")
+        if self.ledger.receive(asked):
+            (self.sampling if asked.kind == SAMPLE else self.training).submit(asked)
+
+    def policy(self, name: str) -> PolicyRecord:
+        """Return a policy. Raises `InputError` for an unknown one."""
+        found = self.ledger.policy(name)
+        if found is None:
+            raise InputError(f"model_id: there is no policy {name!r}")
+        return found
+
+    def of_policy(self, policy: str, number: int, kind: str, body: bytes) -> dict[str, Any]:
+        """Receive a request of a policy; return what names it."""
+        record = self.policy(policy)
+        if number < 1:
+            raise InputError(f"seq_id: must be at least 1, got {number}")
+        asked = Asked(policy, number, kind, body)
+        self.receive(record.session, asked)
+        return {"request_id": asked.id, "model_id": policy}
+
+    def creating(self, session: str, slot: int, body: bytes) -> dict[str, Any]:
+        """Receive a request that makes a policy."""
+        self.need_session(session)
+        asked = Asked(f"{session}:create:{slot}", 0, CREATE, body)
+        self.receive(session, asked)
+        return {"request_id": asked.id}
+
+    def need_session(self, session: str) -> None:
+        """Note that a session's client is there. Raises `InputError` for an unknown one."""
+        if not self.ledger.seen(session):
+            raise InputError(f"session_id: there is no session {session!r}")
+
+    def sampler_of(self, message: messages.CreateSampler) -> str:
+        """Make a sampler, of a checkpoint or the base model; return its name. Raises `InputError`."""
+        self.need_session(message.session_id)
+        name, adapter = f"{message.session_id}:sample:{message.sampling_session_seq_id}", ""
+        if message.model_path is not None:
+            checkpoint = self.checkpoints.find(message.model_path, SAMPLER_WEIGHTS)
+            adapter = self.checkpoints.adapter(checkpoint)
+        elif message.base_model is not None and message.base_model != self.name:
+            raise InputError(f"base_model: this server has {self.name!r}, got {message.base_model!r}")
+        self.ledger.add_sampler(name, message.session_id, adapter, message.model_path or "")
+        return name
+
+    def sample(self, body: bytes) -> dict[str, Any]:
+        """Receive a request for samples."""
+        message = read(messages.Sample, body)
+        if message.sampling_session_id is None or message.seq_id is None:
+            raise InputError("sampling_session_id, seq_id: must be given")
+        sampler = self.ledger.sampler(message.sampling_session_id)
+        if sampler is None:
+            raise InputError(f"sampling_session_id: there is no sampler {message.sampling_session_id!r}")
+        asked = Asked(message.sampling_session_id, message.seq_id, SAMPLE, body)
+        self.receive(sampler["session"], asked)
+        names = [f"{asked.id}/{index}" for index in range(message.num_samples)]
+        return {"request_id": asked.id, "sample_sequence_ids": names}
+
+    async def retrieve(self, request_id: str) -> Response:
+        """Return a request's answer, 408 where there is none within `WAIT_S`, 410 for an unknown one."""
+        owner, _, number = request_id.rpartition("/")
+        if not number.isdecimal() or len(number) > 18:
+            raise InputError(f"request_id: {request_id!r} names no request")
+        found = self.ledger.request(owner, int(number))
+        if found is not None and found.answer is None:
+            await self.answers.wait(request_id, WAIT_S)
+            found = self.ledger.request(owner, int(number))
+        if found is None:
+            return JSONResponse({"error": f"there is no request {request_id}"}, 410)
+        if found.answer is None:
+            waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
+            return JSONResponse(waiting, 408)
+        return Response(found.answer, media_type=MEDIA_TYPE if found.form == PROTO else JSON)
+
+    def info(self, policy: str) -> dict[str, Any]:
+        """Return what the SDK asks of a policy."""
+        record = self.policy(policy)
+        model = {"arch": self.training.base.architecture, "model_name": self.name}
+        if self.tokenizer:
+            model["tokenizer_id"] = self.tokenizer
+        return {
+            "type": "get_info",
+            "model_data": model,
+            "model_id": policy,
+            "model_name": self.name,
+            "is_lora": True,
+            "lora_rank": record.settings["rank"],
+        }
+
+    def run_of(self, record: PolicyRecord) -> dict[str, Any]:
+        """Return a policy as the SDK's `TrainingRun`."""
+        own = self.ledger.checkpoints(record.id)
+        newest = {
+            kind: next((one for one in own if one.kind == kind), None)
+            for kind in ("weights", SAMPLER_WEIGHTS)
+        }
+        return {
+            "training_run_id": record.id,
+            "base_model": record.settings["base_model"],
+            "model_owner": "local",
+            "is_lora": True,
+            "lora_rank": record.settings["rank"],
+            "last_request_time": moment(record.used),
+            "last_checkpoint": newest["weights"] and shown(newest["weights"]),
+            "last_sampler_checkpoint": newest[SAMPLER_WEIGHTS] and shown(newest[SAMPLER_WEIGHTS]),
+            "user_metadata": record.about,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return what the server does, for people and programs that watch it."""
+        return {
+            "model": self.name,
+            "sessions": len(self.ledger.sessions()),
+            "policies": len(self.ledger.policies()),
+            "policies_in_memory": len(self.training.active),
+            "training_requests_waiting": self.training.num_waiting,
+            "sampling_requests_waiting": self.sampling.num_waiting,
+            "steps": self.training.steps,
+            "tokens_trained": self.training.tokens,
+            "tokens_sampled": self.sampling.tokens,
+            "engine_serves": self.sampling.engine is not None,
+        }
+
+
+class TooManyError(InputError):
+    """A session has too many requests waiting; it is to send this one again."""
+
+
+def read(kind: type[T], body: bytes) -> T:
+    """Return a message. Raises `InputError` naming the fields that are wrong."""
+    from pydantic import ValidationError
+
+    from asyncrl.http_checks import wrong_fields
+
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise InputError(wrong_fields(error.errors())) from error
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def shown(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint as the SDK's."""
+    return {
+        "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
+        "checkpoint_type": "sampler" if checkpoint.kind == SAMPLER_WEIGHTS else "training",
+        "time": moment(checkpoint.created),
+        "tinker_path": checkpoint.path,
+        "size_bytes": checkpoint.bytes,
+        "public": False,
+        "user_metadata": checkpoint.about,
+        "expires_at": None if checkpoint.expires is None else moment(checkpoint.expires),
+    }
+
+
+class KeyHeader:
+    """ASGI middleware: the key that the SDK sends is the bearer token of everything else."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"x-api-key", b"")
+            if given.startswith(KEY_PREFIX):
+                others = [one for one in scope["headers"] if one[0] not in (b"authorization", b"x-api-key")]
+                token = (b"authorization", b"Bearer " + given.removeprefix(KEY_PREFIX))
+                scope = scope | {"headers": [*others, token]}
+        await self.app(scope, receive, send)
+
+
+def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | None) -> FastAPI:
+    """Return the app. keeper: of the engine; None where there is one already."""
+
+    @asynccontextmanager
+    async def sampling() -> AsyncIterator[None]:
+        server.sampling.resume()
+        yield
+        await server.sampling.close()
+
+    async def expire() -> None:
+        while True:
+            await asyncio.to_thread(server.checkpoints.remove_expired)
+            await asyncio.sleep(EXPIRY_CHECK_S)
+
+    background: dict[str, Any] = {"training": server.training.run, "expiry": expire}
+    if keeper is not None:
+        background["engine"] = keeper.run
+    app = create_app(
+        "asyncrl tinker",
+        access,
+        max_body_bytes=MAX_BODY_BYTES,
+        statuses={TooManyError: 429},
+        background=background,
+        lifespan=sampling,
+        open_paths=("/healthz", f"{API}/healthz"),
+        binary_types=(MEDIA_TYPE,),
+    )
+    app.add_middleware(KeyHeader)
+    _add_session_routes(app, server)
+    _add_training_routes(app, server)
+    _add_sampling_routes(app, server)
+    _add_listing_routes(app, server)
+    return app
+
+
+def _post(app: FastAPI, path: str, handler: Handler) -> None:
+    """Answer `POST path` by what a handler makes of the body: a response, or an object for JSON."""
+
+    async def answer(request: Request) -> Response:
+        found = await handler(await request.body())
+        return found if isinstance(found, Response) else JSONResponse(found)
+
+    app.add_api_route(f"{API}/{path}", answer, methods=["POST"])
+
+
+def _add_session_routes(app: FastAPI, server: Server) -> None:
+    async def config(body: bytes) -> Any:
+        return {
+            "parallel_fwdbwd_chunks": True,
+            "proto_compress_fwdbwd": False,
+            "sample_use_retrieve_futures": False,
+        }
+
+    async def dynamic_config(body: bytes) -> Any:
+        return {"sample_cancel_enabled": True}
+
+    async def create_session(body: bytes) -> Any:
+        message = read(messages.CreateSession, body)
+        name = uuid.uuid4().hex
+        server.ledger.add_session(name, message.model_dump())
+        return {"type": "create_session", "session_id": name, "info_message": UNEMBEDDING}
+
+    async def heartbeat(body: bytes) -> Any:
+        server.need_session(read(messages.Session, body).session_id)
+        return {"type": "session_heartbeat"}
+
+    async def telemetry(body: bytes) -> Any:
+        return {"status": "accepted"}
+
+    async def weights_info(body: bytes) -> Any:
+        checkpoint = server.checkpoints.find(read(messages.Path, body).tinker_path)
+        settings = server.policy(checkpoint.policy).settings
+        return {
+            "base_model": settings["base_model"],
+            "is_lora": True,
+            "lora_rank": settings["rank"],
+            "train_unembed": False,
+            "train_mlp": settings["mlp"],
+            "train_attn": settings["attention"],
+        }
+
+    for path, handler in {
+        "client/config": config,
+        "client/dynamic_config": dynamic_config,
+        "create_session": create_session,
+        "session_heartbeat": heartbeat,
+        "telemetry": telemetry,
+        "weights_info": weights_info,
+    }.items():
+        _post(app, path, handler)
+
+    @app.get(f"{API}/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ready"}
+
+    @app.get(f"{API}/get_server_capabilities")
+    async def capabilities() -> dict[str, Any]:
+        model = {
+            "model_name": server.name,
+            "max_context_length": server.sampling.context,
+            "trainable": True,
+            "sampleable": True,
+        }
+        return {"supported_models": [model]}
+
+    @app.post(f"{API}/sessions/{{session}}/finish")
+    async def finish(session: str) -> dict[str, Any]:
+        server.need_session(session)
+        return {}
+
+
+def _add_training_routes(app: FastAPI, server: Server) -> None:
+    async def create_model(body: bytes) -> Any:
+        message = read(messages.CreateModel, body)
+        return server.creating(message.session_id, message.model_seq_id, body)
+
+    async def load_weights(body: bytes) -> Any:
+        message = read(messages.LoadWeights, body)
+        if message.model_id is not None and message.seq_id is not None:
+            return server.of_policy(message.model_id, message.seq_id, LOAD, body)
+        if message.session_id is not None and message.model_seq_id is not None:
+            return server.creating(message.session_id, message.model_seq_id, body)
+        raise InputError("model_id and seq_id, or session_id and model_seq_id: must be given")
+
+    async def forward_backward(body: bytes) -> Any:
+        policy, number = request_head(body)
+        return server.of_policy(policy, number, FORWARD_BACKWARD, body)
+
+    async def optim_step(body: bytes) -> Any:
+        message = read(messages.OptimStep, body)
+        return server.of_policy(message.model_id, message.seq_id, OPTIM_STEP, body)
+
+    async def save_weights(body: bytes) -> Any:
+        message = read(messages.SaveWeights, body)
+        return server.of_policy(message.model_id, message.seq_id, SAVE, body)
+
+    async def save_for_sampler(body: bytes) -> Any:
+        message = read(messages.SaveForSampler, body)
+        if message.path is None and message.sampling_session_seq_id is None:
+            raise InputError("path or sampling_session_seq_id: must be given")
+        return server.of_policy(message.model_id, message.seq_id, SAVE_FOR_SAMPLER, body)
+
+    async def get_info(body: bytes) -> Any:
+        return server.info(read(messages.OfModel, body).model_id)
+
+    async def retrieve(body: bytes) -> Any:
+        return await server.retrieve(read(messages.Retrieve, body).request_id)
+
+    for path, handler in {
+        "create_model": create_model,
+        "load_weights": load_weights,
+        "forward_backward": forward_backward,
+        "optim_step": optim_step,
+        "save_weights": save_weights,
+        "save_weights_for_sampler": save_for_sampler,
+        "get_info": get_info,
+        "retrieve_future": retrieve,
+    }.items():
+        _post(app, path, handler)
+
+
+def _add_sampling_routes(app: FastAPI, server: Server) -> None:
+    async def create(body: bytes) -> Any:
+        name = server.sampler_of(read(messages.CreateSampler, body))
+        return {"type": "create_sampling_session", "sampling_session_id": name}
+
+    async def sample(body: bytes) -> Any:
+        return server.sample(body)
+
+    async def cancel(body: bytes) -> Any:
+        server.sampling.cancel(read(messages.Retrieve, body).request_id)
+        return {}
+
+    for path, handler in {
+        "create_sampling_session": create,
+        "asample": sample,
+        "cancel_future": cancel,
+    }.items():
+        _post(app, path, handler)
+
+    @app.get(f"{API}/samplers/{{name}}")
+    async def sampler(name: str) -> dict[str, Any]:
+        found = server.ledger.sampler(name)
+        if found is None:
+            raise InputError(f"there is no sampler {name!r}")
+        return {"sampler_id": name, "base_model": server.name, "model_path": found["path"] or None}
+
+
+def _add_listing_routes(app: FastAPI, server: Server) -> None:
+    def page(found: list[Any], limit: int, offset: int) -> tuple[list[Any], dict[str, int]]:
+        limit, offset = max(0, limit), max(0, offset)
+        return found[offset : offset + limit], {"offset": offset, "limit": limit, "total_count": len(found)}
+
+    @app.get(f"{API}/training_runs")
+    async def runs(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
+        found, cursor = page(server.ledger.policies(), limit, offset)
+        return {"training_runs": [server.run_of(one) for one in found], "cursor": cursor}
+
+    @app.get(f"{API}/training_runs/{{policy}}")
+    async def run(policy: str) -> dict[str, Any]:
+        return server.run_of(server.policy(policy))
+
+    @app.get(f"{API}/training_runs/{{policy}}/checkpoints")
+    async def checkpoints_of(policy: str) -> dict[str, Any]:
+        return {"checkpoints": [shown(one) for one in server.ledger.checkpoints(policy)]}
+
+    @app.get(f"{API}/checkpoints")
+    async def checkpoints(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
+        found, cursor = page(server.ledger.checkpoints(), limit, offset)
+        return {"checkpoints": [shown(one) for one in found], "cursor": cursor}
+
+    def one(policy: str, kind: str, name: str) -> Checkpoint:
+        return server.checkpoints.find(f"tinker://{policy}/{kind}/{name}")
+
+    @app.delete(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}")
+    async def delete(policy: str, kind: str, name: str) -> Response:
+        server.checkpoints.remove(one(policy, kind, name))
+        return Response(status_code=204)
+
+    @app.put(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}/ttl")
+    async def set_ttl(policy: str, kind: str, name: str, request: Request) -> Response:
+        message, found = read(messages.TimeToLive, await request.body()), one(policy, kind, name)
+        expires = None if message.ttl_seconds is None else time.time() + message.ttl_seconds
+        server.ledger.add_checkpoint(
+            Checkpoint(found.policy, found.kind, found.name, found.created, found.bytes, expires, found.about)
+        )
+        return Response(status_code=204)
+
+    @app.get(f"{API}/sessions")
+    async def sessions(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
+        found, _ = page(server.ledger.sessions(), limit, offset)
+        return {"sessions": [session["id"] for session in found]}
+
+    @app.get(f"{API}/sessions/{{session}}")
+    async def session_of(session: str) -> dict[str, Any]:
+        about = next((found["about"] for found in server.ledger.sessions() if found["id"] == session), None)
+        if about is None:
+            raise InputError(f"there is no session {session!r}")
+        return {
+            "training_run_ids": [found.id for found in server.ledger.policies() if found.session == session],
+            "sampler_ids": [found["id"] for found in server.ledger.samplers() if found["session"] == session],
+            "user_metadata": about["user_metadata"],
+            "display_name": about["display_name"],
+        }
+
+    @app.get("/state")
+    async def state() -> dict[str, Any]:
+        return server.state()

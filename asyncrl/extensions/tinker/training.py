@@ -1,0 +1,333 @@
+"""Carries out what clients ask of their policies: one request at a time, each policy's in the order of their numbers.
+
+    received  ->  its turn  ->  carried out  ->  answer and effect written down together
+    a server that was killed: the policy's state file, then the requests after it once more
+
+A gradient is nowhere but in memory, so the requests that it came from are kept until a step has been taken and its
+result is in the state file. Carried out again they give the same gradient, bit by bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Any
+
+import torch
+import xxhash
+
+from asyncrl.disk import FAULTS
+from asyncrl.errors import InputError
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.ledger import (
+    CREATE,
+    FAILED,
+    FORWARD_BACKWARD,
+    JSON,
+    LOAD,
+    OPTIM_STEP,
+    PROTO,
+    SAVE,
+    SAVE_FOR_SAMPLER,
+    Checkpoint,
+    Ledger,
+    PolicyRecord,
+    Request,
+)
+from asyncrl.extensions.tinker.messages import (
+    AdamParams,
+    CreateModel,
+    LoadWeights,
+    LoraSettings,
+    OptimStep,
+    SaveForSampler,
+    SaveWeights,
+)
+from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel, TrainedAdapter
+from asyncrl.extensions.tinker.waiting import Answers
+from asyncrl.extensions.tinker.wire import forward_backward_output, read_request
+
+log = logging.getLogger("asyncrl.tinker")
+
+KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, LOAD)
+DEFAULT_RANK = 32
+
+
+class Training:
+    """The policies and their queue.
+
+    name: of the base model, as clients say it. most_rank: of an adapter. most_active: policies in memory at once; the
+    others wait in their files.
+    """
+
+    def __init__(
+        self,
+        base: BaseModel,
+        checkpoints: Checkpoints,
+        answers: Answers,
+        name: str,
+        most_rank: int,
+        most_active: int,
+    ) -> None:
+        self.base, self.checkpoints, self.answers, self.name = base, checkpoints, answers, name
+        self.most_rank, self.most_active = most_rank, most_active
+        self.steps = self.tokens = 0
+        self.active: OrderedDict[str, TrainedAdapter] = OrderedDict()
+        """The policies in memory, the one used last at the end."""
+        self._reached: dict[str, int] = {}
+        """By policy, the newest request that was carried out."""
+        self._waiting: OrderedDict[str, dict[int, Request]] = OrderedDict()
+        """By owner, the requests to be carried out, by their numbers. The first owner is next."""
+        self._more = asyncio.Event()
+        for request in self.ledger.unanswered(KINDS):
+            self.submit(request)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.checkpoints.ledger
+
+    def submit(self, request: Request) -> None:
+        """Queue a request that has been written down."""
+        self._waiting.setdefault(request.owner, {})[request.number] = request
+        self._more.set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are not carried out yet."""
+        return sum(map(len, self._waiting.values()))
+
+    async def run(self) -> None:
+        """Carry out requests for ever."""
+        while True:
+            if (request := self.next()) is None:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            await asyncio.to_thread(self.carry_out, request)
+            self.answers.arrived(request.id)
+
+    def next(self) -> Request | None:
+        """Take the next request from the queue: of the owners in turn. None while none may be carried out."""
+        for owner in list(self._waiting):
+            requests = self._waiting[owner]
+            self._waiting.move_to_end(owner)
+            first = next(iter(requests.values()))
+            number = 0 if first.kind == CREATE else self._last(owner) + 1
+            if (request := requests.pop(number, None)) is not None:
+                if not requests:
+                    del self._waiting[owner]
+                return request
+        return None
+
+    def _last(self, policy: str) -> int:
+        """Return the newest request of a policy that was carried out: by its state file, or by later answers."""
+        if policy not in self._reached:
+            record = self.ledger.policy(policy)
+            assert record is not None
+            reached = record.applied
+            for request in self.ledger.after(policy, reached):
+                if request.number != reached + 1 or request.answer is None:
+                    break
+                reached = request.number
+            self._reached[policy] = reached
+        return self._reached[policy]
+
+    def carry_out(self, request: Request) -> None:
+        """Carry out one request, and write its answer down with its effect."""
+        try:
+            self._done(request)
+        except InputError as error:
+            self._fail(request, str(error), "user")
+        except torch.OutOfMemoryError as error:
+            self._fail(request, f"not enough memory for this request: {str(error).splitlines()[0]}", "server")
+        except FAULTS:
+            # Of this machine, not of the request: it is carried out when the server is started again.
+            raise
+        except Exception as error:
+            # One client's request must not end what others have here, nor be tried again for ever.
+            log.exception("request %s", request.id)
+            self._fail(request, f"the server failed: {type(error).__name__}: {error}", "server")
+        if request.kind != CREATE:
+            self._reached[request.owner] = request.number
+
+    def _fail(self, request: Request, reason: str, category: str) -> None:
+        answer = json.dumps({"error": reason, "category": category}).encode()
+        self.ledger.answer(request, answer, FAILED, drop_body=True)
+
+    def _done(self, request: Request) -> None:
+        if request.kind == CREATE:
+            self._create(request)
+            return
+        policy = self._activated(request.owner)
+        if request.kind == FORWARD_BACKWARD:
+            self._forward_backward(policy, request)
+        elif request.kind == OPTIM_STEP:
+            self._step(policy, request)
+        elif request.kind == LOAD:
+            message = LoadWeights.model_validate_json(request.body)
+            self._load(policy, message)
+            self._keep(
+                policy, request, {"type": "load_weights", "path": message.path, "model_id": request.owner}
+            )
+        elif request.kind == SAVE:
+            self._save(policy, request)
+        else:
+            self._save_for_sampler(policy, request)
+
+    def _create(self, request: Request) -> None:
+        """Make a policy: a new adapter, or that of a checkpoint."""
+        body = json.loads(request.body)
+        loaded = "path" in body
+        message = (LoadWeights if loaded else CreateModel).model_validate(body)
+        policy_id = f"{message.session_id}:train:{message.model_seq_id}"
+        if isinstance(message, LoadWeights):
+            checkpoint = self.checkpoints.find(message.path, WEIGHTS)
+            self._check_name(message.base_model or self.name)
+            settings = AdapterSettings(**json.loads(self._settings_file(checkpoint).read_text()))
+        else:
+            self._check_name(message.base_model)
+            if message.optimizer_config.type != "adamw":
+                raise InputError(
+                    f"optimizer_config.type: must be 'adamw', got {message.optimizer_config.type!r}"
+                )
+            settings = self._new_settings(policy_id, message.lora_config or LoraSettings(rank=DEFAULT_RANK))
+        self._make_room()
+        policy = self.base.add(settings)
+        if isinstance(message, LoadWeights):
+            self._load(policy, message)
+        policy.save(self.checkpoints.state_file(policy_id, 0))
+        now = time.time()
+        about = {"base_model": self.name, **_settings(settings)}
+        record = PolicyRecord(policy_id, str(message.session_id), about, 0, now, now, message.user_metadata)
+        answer = {"type": "load_weights" if loaded else "create_model", "model_id": policy_id}
+        with self.ledger.together():
+            self.ledger.add_policy(record)
+            self._answer(request, answer | ({"path": body["path"]} if loaded else {}))
+        self.active[policy_id], self._reached[policy_id] = policy, 0
+
+    def _check_name(self, name: str) -> None:
+        if name != self.name:
+            raise InputError(f"base_model: this server has {self.name!r}, got {name!r}")
+
+    def _new_settings(self, policy: str, lora: LoraSettings) -> AdapterSettings:
+        if lora.rank > self.most_rank:
+            raise InputError(
+                f"lora_config.rank: must be at most {self.most_rank} (--lora-rank), got {lora.rank}"
+            )
+        # One that follows from the name: a policy that is made again after a kill is the same.
+        seed = lora.seed if lora.seed is not None else xxhash.xxh64_intdigest(policy.encode()) >> 1
+        settings = AdapterSettings(lora.rank, seed, lora.train_attn, lora.train_mlp)
+        self.base.layers(settings)
+        return settings
+
+    def _activated(self, name: str) -> TrainedAdapter:
+        """Return a policy in memory. Raises `InputError` for an unknown one.
+
+        One that is not there is read from its file, and the gradients after it are computed again.
+        """
+        if name not in self.active:
+            record = self.ledger.policy(name)
+            if record is None:
+                raise InputError(f"model_id: there is no policy {name!r}")
+            self._make_room()
+            settings = AdapterSettings(**{k: v for k, v in record.settings.items() if k != "base_model"})
+            policy = self.base.add(settings)
+            policy.load(self.checkpoints.state_file(name, record.applied), optimizer=True)
+            for request in self.ledger.after(name, record.applied):
+                if request.kind == FORWARD_BACKWARD and request.form == PROTO and request.body:
+                    policy.forward_backward(read_request(request.body))
+            self.active[name] = policy
+        self.active.move_to_end(name)
+        return self.active[name]
+
+    def _make_room(self) -> None:
+        """Leave the policies that were used longest ago to their files."""
+        while len(self.active) >= self.most_active:
+            self.active.popitem(last=False)[1].remove()
+
+    def _forward_backward(self, policy: TrainedAdapter, request: Request) -> None:
+        asked = read_request(request.body)
+        logprobs, metrics = policy.forward_backward(asked)
+        self.tokens += sum(len(datum.tokens) for datum in asked.data)
+        answer = forward_backward_output(logprobs, metrics)
+        self.ledger.answer(request, answer, PROTO, drop_body=asked.forward_only)
+
+    def _step(self, policy: TrainedAdapter, request: Request) -> None:
+        message = OptimStep.model_validate_json(request.body)
+        if message.optimizer_params is not None:
+            raise InputError("optimizer_params: this server has AdamW alone; give adam_params")
+        metrics = policy.step(message.adam_params or AdamParams())
+        self.steps += 1
+        self._keep(policy, request, {"metrics": metrics})
+
+    def _keep(self, policy: TrainedAdapter, request: Request, answer: dict[str, Any]) -> None:
+        """Write down a policy's new state and the answer to the request that made it."""
+        record = self.ledger.policy(request.owner)
+        assert record is not None
+        policy.save(self.checkpoints.state_file(request.owner, request.number))
+        with self.ledger.together():
+            self.ledger.applied(request.owner, request.number)
+            self._answer(request, answer)
+        self.checkpoints.state_file(request.owner, record.applied).unlink(missing_ok=True)
+
+    def _load(self, policy: TrainedAdapter, message: LoadWeights) -> None:
+        checkpoint = self.checkpoints.find(message.path, WEIGHTS)
+        policy.load(self.checkpoints.weights_file(checkpoint.policy, checkpoint.name), message.optimizer)
+
+    def _save(self, policy: TrainedAdapter, request: Request) -> None:
+        message = SaveWeights.model_validate_json(request.body)
+        checkpoint = self._checkpoint(request, WEIGHTS, message)
+        there = self.ledger.checkpoint(request.owner, WEIGHTS, checkpoint.name)
+        if there is not None and not message.overwrite:
+            raise InputError(f"path: there is a checkpoint {there.path}; overwrite = True replaces it")
+        file = self.checkpoints.weights_file(request.owner, checkpoint.name)
+        policy.save(file)
+        self._settings_file(checkpoint).write_text(json.dumps(_settings(policy.settings)))
+        with self.ledger.together():
+            self.ledger.add_checkpoint(replace(checkpoint, bytes=file.stat().st_size))
+            self._answer(request, {"type": "save_weights", "path": checkpoint.path})
+
+    def _settings_file(self, checkpoint: Checkpoint) -> Any:
+        return self.checkpoints.weights_file(checkpoint.policy, checkpoint.name).with_suffix(".json")
+
+    def _save_for_sampler(self, policy: TrainedAdapter, request: Request) -> None:
+        message = SaveForSampler.model_validate_json(request.body)
+        checkpoint = self._checkpoint(request, SAMPLER_WEIGHTS, message)
+        if message.path is not None and self.ledger.checkpoint(
+            request.owner, SAMPLER_WEIGHTS, checkpoint.name
+        ):
+            raise InputError(f"path: there is a checkpoint {checkpoint.path}")
+        adapter = self.checkpoints.adapter(checkpoint)
+        folder = self.checkpoints.adapters / adapter
+        # Of a server that was killed while it wrote; no sampler has it.
+        shutil.rmtree(folder, ignore_errors=True)
+        size = policy.write(folder)
+        answer: dict[str, Any] = {"type": "save_weights_for_sampler"}
+        record = self.ledger.policy(request.owner)
+        assert record is not None
+        with self.ledger.together():
+            if message.path is not None:
+                self.ledger.add_checkpoint(replace(checkpoint, bytes=size))
+                answer["path"] = checkpoint.path
+            else:
+                sampler = f"{record.session}:sample:{message.sampling_session_seq_id}"
+                self.ledger.add_sampler(sampler, record.session, adapter, "")
+                answer["sampling_session_id"] = sampler
+            self._answer(request, answer)
+
+    def _checkpoint(self, request: Request, kind: str, message: SaveWeights) -> Checkpoint:
+        name = message.path if message.path is not None else f"at-{request.number}"
+        expires = None if message.ttl_seconds is None else time.time() + message.ttl_seconds
+        return Checkpoint(request.owner, kind, name, time.time(), 0, expires, message.user_metadata)
+
+    def _answer(self, request: Request, answer: dict[str, Any]) -> None:
+        self.ledger.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
+
+
+def _settings(settings: AdapterSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ("rank", "seed", "attention", "mlp")}
