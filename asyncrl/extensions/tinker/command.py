@@ -51,6 +51,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.tinker.service import Server, create_tinker_app
     from asyncrl.extensions.tinker.training import Training
     from asyncrl.extensions.tinker.waiting import Answers
+    from asyncrl.services.http.serving import serve
 
     ledger = Ledger(folder)
     base = BaseModel(model, config.model.dtype, TOKENS_AT_ONCE * (4 if found_gpus() else 1))
@@ -61,7 +62,16 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     keeper = EngineKeeper(options, address.credentials, folder, sampling, base.vocab_size)
     tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
     server = Server(training, sampling, answers, tokenizer)
-    address.serve(create_tinker_app(server, address.credentials.access("tinker"), keeper))
+    app = create_tinker_app(server, address.credentials.access("tinker"), keeper)
+
+    def serving(url: str) -> None:
+        print(
+            f"tinker: serving {server.name} at {url}, state in {folder}\n"
+            f"    TINKER_BASE_URL={url} TINKER_API_KEY=tml-TOKEN, with the token that this server was given",
+            flush=True,
+        )
+
+    serve(app, address.host, address.port, address.ready_file, serving, address.advertise)
     return 0
 
 

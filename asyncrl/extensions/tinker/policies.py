@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -94,7 +95,7 @@ class BaseModel:
         """Add an adapter that changes nothing yet: its B is zero, its A drawn by the seed."""
         name = next(self._names)
         made = peft.LoraConfig(**adapter_config(self.lora(settings), self.path) | {"inference_mode": False})
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), _several_adapters():
             torch.manual_seed(settings.seed)
             peft.inject_adapter_in_model(made, self.model, name)
         return TrainedAdapter(self, name, settings)
@@ -203,7 +204,7 @@ class TrainedAdapter:
             answers[index] = row.answer(logp.detach().cpu().numpy())
         if summed.requires_grad:
             summed.backward()  # type: ignore[no-untyped-call]
-        return float(summed)
+        return float(summed.detach())
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -275,6 +276,16 @@ class TrainedAdapter:
 
     def remove(self) -> None:
         """Take the adapter out of the model. It cannot be used any more."""
-        for _, layer in self.base.adapted():
-            if self.name in layer.lora_A:
-                layer.delete_adapter(self.name)
+        with _several_adapters():
+            for _, layer in self.base.adapted():
+                if self.name in layer.lora_A:
+                    layer.delete_adapter(self.name)
+
+
+@contextlib.contextmanager
+def _several_adapters() -> Iterator[None]:
+    """Silence peft's warnings that a model has more than one, and that which one computes changes: both are meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Already found a `peft_config` attribute")
+        warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")
+        yield

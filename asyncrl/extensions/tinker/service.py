@@ -54,7 +54,9 @@ MOST_WAITING = 4096
 """Requests of one session that wait."""
 MAX_BODY_BYTES = 64 * 2**20
 LIMIT = 100
-UNEMBEDDING = "this server trains adapters of attention and MLP layers and leaves the unembedding (train_unembed)"
+UNEMBEDDING = (
+    "this server trains adapters of attention and MLP layers and leaves the unembedding (train_unembed)"
+)
 T = TypeVar("T", bound=messages.Message)
 Handler = Callable[[bytes], Awaitable[Any]]
 
@@ -461,7 +463,7 @@ def _add_listing_routes(app: FastAPI, server: Server) -> None:
 
     @app.get(f"{API}/training_runs/{{policy}}/checkpoints")
     async def checkpoints_of(policy: str) -> dict[str, Any]:
-        return {"checkpoints": [shown(one) for one in server.ledger.checkpoints(policy)]}
+        return {"checkpoints": [shown(one) for one in server.ledger.checkpoints(server.policy(policy).id)]}
 
     @app.get(f"{API}/checkpoints")
     async def checkpoints(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:

@@ -1,0 +1,208 @@
+"""Tinker's own SDK against a server process, with its trainer and its vLLM engine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.benchmark_env import benchmark_python
+from tests.credentials import TOKEN
+
+pytestmark = pytest.mark.slow
+PACKAGES = (
+    "tinker==0.38.0", "tinker-cookbook==0.6.1", "h2==4.4.1", "hpack==4.2.0", "hyperframe==6.1.0", "orjson==3.13.0",
+    "zstandard==0.25.0", "blobfile==3.3.0", "chz==0.4.0", "tml-renderers==0.2.1", "pyrage==1.4.0", "pylatexenc==2.11",
+    "pycryptodomex==3.24.2", "lxml==6.1.3",
+)  # fmt: skip
+"""The SDK, its cookbook, and what they import that is not beside the lock."""
+HERE = Path(__file__).parent
+TOKENS = [5, 6, 7, 8, 9, 4, 3]
+START_S = 240.0
+
+
+class Server:
+    """One `asyncrl serve tinker`, which may be killed and started again at its address."""
+
+    def __init__(self, folder, model, name="tiny", port=0, rank=8):
+        self.folder, self.model, self.name, self.port, self.rank = folder, model, name, port, rank
+        self.start()
+
+    def start(self):
+        ready = self.folder / "ready.json"
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-P", "-m", "asyncrl", "serve", "tinker", "--model", self.model]
+        command += [
+            "--model-name",
+            self.name,
+            "--state",
+            str(self.folder / "state"),
+            "--lora-rank",
+            str(self.rank),
+        ]
+        command += ["--port", str(self.port), "--ready-file", str(ready)]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                command, env=os.environ | {"ASYNCRL_TOKEN": TOKEN}, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + START_S
+        while not ready.is_file():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+        self.url = json.loads(ready.read_text())["url"]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def log(self):
+        return (self.folder / "log").read_text()[-3000:]
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=60)
+
+    def script(self, python, *words, cwd=None):
+        env = os.environ | {
+            "TINKER_BASE_URL": self.url,
+            "TINKER_API_KEY": f"tml-{TOKEN}",
+            "PYTHONWARNINGS": "ignore",
+        }
+        return subprocess.Popen(
+            [python, "-P", *words], env=env, cwd=cwd or self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def run(self, python, *words, cwd=None):
+        """Run a script to its end; return its output."""
+        process = self.script(python, *words, cwd=cwd)
+        output, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, f"{errors[-3000:]}\n{self.log()}"
+        return output
+
+
+@pytest.fixture(scope="module")
+def python(pytestconfig):
+    return benchmark_python(pytestconfig.cache.mkdir("tinker"), PACKAGES, dependencies=False)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model, tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("tinker"), tiny_model)
+    yield made
+    made.stop()
+
+
+def reference(model, tokens):
+    ids = torch.tensor([list(tokens)])
+    with torch.no_grad():
+        scores = torch.log_softmax(model(input_ids=ids).logits[0, :-1].float(), -1)
+    return scores.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_a_script_trains_samples_saves_and_loads(python, server, tiny_model):
+    from peft import PeftModel
+
+    found = json.loads(server.run(python, str(HERE / "sdk_whole.py")))
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    untrained = reference(plain, TOKENS)
+    close(found["untrained"][0], untrained)
+    close(found["untrained"][1], reference(plain, TOKENS[:4]))
+    close(found["base"][1:], untrained)
+    assert found["losses"][0] > found["losses"][1] > found["losses"][2]
+    policy = found["path"].split("/")[2]
+    # What is trained, what samples and what transformers computes of the files agree.
+    trained = PeftModel.from_pretrained(plain, str(server.folder / "state" / "adapters" / policy / "two"))
+    after = reference(trained, TOKENS)
+    close(found["trained"][0], after)
+    close(found["scored"][1:], after)
+    close(found["prompt"][1:], after[:2])
+    assert found["scored"][0] is None and found["again"] == found["scored"]
+    assert found["loaded"] == found["trained"]
+    assert len({tuple(tokens) for tokens, _, _ in found["samples"]}) > 1
+    for tokens, logprobs, reason in found["samples"]:
+        assert (len(tokens), reason) == (6, "length")
+        close(logprobs, reference(trained, TOKENS[:3] + tokens)[2:])
+    assert np.shape(found["likeliest"]) == (6, 2)
+    whole, by_id, reason, *by_text = found["stopped"]
+    until = whole[: whole.index(whole[1]) + 1]
+    assert (by_id, reason) == (until, "stop") and by_text in ([], [until])
+    assert found["custom"]["squares"] == pytest.approx(
+        sum((np.asarray(one) ** 2).sum() for one in found["trained"])
+    )
+    # With the behavior policy's own log-probabilities all ratios are 1.
+    assert found["importance_sampling"] == found["ppo"] == pytest.approx(-3.0)
+    assert found["cispo"] == pytest.approx(-0.5 * sum(found["trained"][0]), rel=1e-4)
+    one, two = f"tinker://{policy}/weights/one", f"tinker://{policy}/sampler_weights/two"
+    assert (found["checkpoints"], found["left"]) == ([two, one], [two])
+    assert found["run"] == ["tiny", 4, True]
+    unknown, large, loss = found["refused"]
+    assert "this server has 'tiny', got 'other'" in unknown
+    assert "must be at most 8 (--lora-rank), got 64" in large
+    assert (
+        "data[0].weights: the loss does not read it" in loss or "data[0].logprobs: the loss needs it" in loss
+    )
+
+
+def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
+    def post(path, key=f"tml-{TOKEN}", **body):
+        return httpx.post(f"{server.url}/api/v1/{path}", json=body, headers={"X-API-Key": key})
+
+    for key in ("tml-wrong-token-123456", TOKEN, ""):
+        assert post("create_session", key).status_code == 401
+    assert httpx.get(f"{server.url}/api/v1/healthz").json() == {"status": "ready"}
+    assert "session_id: there is no session 'x'" in post("session_heartbeat", session_id="x").text
+    assert post("retrieve_future", request_id="x/1").status_code == 410
+    answer = post("optim_step", model_id="x", seq_id=1, adam_params={"learning_rate": -1})
+    assert answer.status_code == 400 and "adam_params.learning_rate" in answer.text
+    answer = post("save_weights", model_id="x", seq_id=1, path="../../etc")
+    assert answer.status_code == 400 and "path" in answer.text
+    state = httpx.get(f"{server.url}/state", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+    assert state["model"] == "tiny" and state["engine_serves"] is True
+
+
+def test_twenty_clients_sample_while_one_trains(python, server):
+    found = json.loads(server.run(python, str(HERE / "sdk_many.py")))
+    assert (found["answered"], found["failed"]) == (100, [])
+    assert found["steps"] >= 3
+
+
+KILLED_AT = ("sent 0", "gradient 1", "both 2", "step 3", "both 4")
+
+
+def test_a_server_that_is_killed_five_times_ends_where_an_undisturbed_one_does(python, tiny_model, tmp_path):
+    server = Server(tmp_path, tiny_model)
+    try:
+        undisturbed = server.run(python, str(HERE / "sdk_steps.py"), "7").split()[-1]
+        script, seen = server.script(python, str(HERE / "sdk_steps.py"), "7"), []
+        for line in script.stdout:
+            seen.append(line.strip())
+            if seen[-1] in KILLED_AT:
+                server.kill()
+                server.start()
+        errors = script.stderr.read()
+        assert script.wait() == 0, errors[-3000:]
+        assert set(KILLED_AT) <= set(seen)
+        first, second = (
+            load_file(
+                server.folder / "state" / "policies" / path.split("/")[2] / "weights" / "end.safetensors"
+            )
+            for path in (undisturbed, seen[-1])
+        )
+        assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    finally:
+        server.stop()
