@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.benchmark_env import benchmark_python
-from tests.extensions.tinker.test_sdk import PACKAGES, Server
+from tests.extensions.tinker.test_sdk import HERE, PACKAGES, Server
 
 pytestmark = pytest.mark.slow
 NAME = "Qwen/Qwen3-8B-Base"
@@ -116,3 +116,12 @@ def test_distillation_from_a_teacher_of_the_policys_own_samples(server, python, 
         "save_every=0",
     )
     assert len(steps) >= 2 and "teacher_kl" in steps[0]
+
+
+def test_an_environment_of_ours_in_the_cookbooks_loop(server, python, folder):
+    log = folder / "env"
+    server.run(python, str(HERE / "sdk_env.py"), str(log), NAME, "gridworld", cwd=folder)
+    steps = [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) >= 2
+    assert all(0.0 <= step["env/all/reward/total"] <= 1.0 for step in steps if "env/all/reward/total" in step)
+    assert any("env/gridworld/turns_per_episode" in step for step in steps), sorted(steps[0])

@@ -159,7 +159,7 @@ def test_a_script_trains_samples_saves_and_loads(python, server, tiny_model):
 
 
 def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
-    def post(path, key=f"tml-{TOKEN}", **body):
+    def post(path, key=f"tml-{TOKEN}", /, **body):
         return httpx.post(f"{server.url}/api/v1/{path}", json=body, headers={"X-API-Key": key})
 
     for key in ("tml-wrong-token-123456", TOKEN, ""):
