@@ -46,7 +46,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.tinker.checkpoints import Checkpoints
     from asyncrl.extensions.tinker.engine import EngineKeeper
     from asyncrl.extensions.tinker.ledger import Ledger
-    from asyncrl.extensions.tinker.policies import BaseModel
+    from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel
     from asyncrl.extensions.tinker.sampling import Sampling
     from asyncrl.extensions.tinker.service import Server, create_tinker_app
     from asyncrl.extensions.tinker.training import Training
@@ -56,6 +56,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     ledger = Ledger(folder)
     base = BaseModel(model, config.model.dtype, TOKENS_AT_ONCE * (4 if found_gpus() else 1))
     base.context = context
+    options["modules"] = base.layers(AdapterSettings(rank=1, seed=0))
     answers = Answers()
     training = Training(base, Checkpoints(folder, ledger), answers, args.model_name or model, rank, at_once)
     sampling = Sampling(ledger, answers, context)

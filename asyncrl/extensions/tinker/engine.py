@@ -76,6 +76,8 @@ class EngineKeeper:
             while process.poll() is None:
                 await asyncio.sleep(POLL_S)
         finally:
+            # Before its client is closed, by which requests in flight know that they are to wait for the next one.
+            self.sampling.engine = None
             await client.close()
         return True
 

@@ -21,6 +21,8 @@ from asyncrl.types import Decoding
 log = logging.getLogger("asyncrl.tinker")
 PAUSE_S = 1.0
 """Before a request is sent again to an engine that is being started anew."""
+MOST_ATTEMPTS = 4
+"""A request that ends engines must not end them for ever."""
 LAST_SEED = 2**63 - 1
 
 
@@ -69,7 +71,13 @@ class Sampling:
         try:
             found, form = await self._sample(request), PROTO
         except InputError as error:
-            found, form = json.dumps({"error": str(error), "category": "user"}).encode(), FAILED
+            found, form = _failure(str(error), "user"), FAILED
+        except InfrastructureError as error:
+            found, form = _failure(str(error), "server"), FAILED
+        except Exception as error:
+            # A bug: its client must hear of it, and the others go on.
+            log.exception("request %s", request.id)
+            found, form = _failure(f"the server failed: {type(error).__name__}: {error}", "server"), FAILED
         await asyncio.to_thread(self.ledger.answer, request, found, form, True)
         self.answers.arrived(request.id)
 
@@ -86,14 +94,32 @@ class Sampling:
         return answer_of(message, len(prompt), found)
 
     async def _generate(self, request: GenerateRequest) -> Generated:
-        """Sample one sequence, however often the engine is started anew. Raises `InputError`."""
+        """Sample one sequence; an engine that ends meanwhile is waited for. Raises `InputError`, and
+        `InfrastructureError` for a request of which `MOST_ATTEMPTS` engines have ended."""
+        attempts = 0
         while True:
-            if self.engine is not None:
-                try:
-                    return await self.engine.generate(request)
-                except InfrastructureError as error:
-                    log.warning("%s: %s; it is sent again", request.id, error)
+            if (engine := self.engine) is None:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            attempts += 1
+            try:
+                return await engine.generate(request)
+            except InfrastructureError as error:
+                why = str(error)
+            except asyncio.CancelledError:
+                # That of an engine's client which was closed, unless this request itself was given up.
+                task = asyncio.current_task()
+                if task is None or task.cancelling() or engine is self.engine:
+                    raise
+                why = "the engine has ended"
+            if attempts == MOST_ATTEMPTS:
+                raise InfrastructureError(f"no engine could sample it in {attempts} attempts: {why}")
+            log.warning("%s: %s; it is sent again", request.id, why)
             await asyncio.sleep(PAUSE_S)
+
+
+def _failure(reason: str, category: str) -> bytes:
+    return json.dumps({"error": reason, "category": category}).encode()
 
 
 def prompt_tokens(prompt: ModelInput) -> np.ndarray:
