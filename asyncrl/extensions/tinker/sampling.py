@@ -136,9 +136,14 @@ def requests_of(
     message: Sample, prompt: np.ndarray, name: str, adapter: str, context: int
 ) -> list[GenerateRequest]:
     """Return a request to the engine for each sample. Raises `InputError` for what this server does not have."""
-    for key in ("target_prompt_logprobs", "prompt_alt_tokens_k", "record_stability_info"):
+    for key in ("target_prompt_logprobs", "prompt_alt_tokens_k"):
         if getattr(message, key):
             raise InputError(f"{key}: this server does not have it")
+    if message.record_stability_info:
+        raise InputError(
+            "record_stability_info: this server does not have stable_reinforce, which it is for; choose another loss, such "
+            "as loss_fn=importance_sampling in a recipe"
+        )
     params, left = message.sampling_params, context - len(prompt)
     if not len(prompt) or left < 1:
         raise InputError(f"prompt: must have 1 to {context - 1} tokens, got {len(prompt)}")

@@ -76,6 +76,10 @@ def test_a_sequence_ends_at_tokens_texts_its_own_end_or_the_limit_alone(stop, wa
         ({"target_prompt_logprobs": {"data": [1]}}, "target_prompt_logprobs: this server does not have it"),
         ({"prompt_alt_tokens_k": 2}, "prompt_alt_tokens_k: this server does not have it"),
         (
+            {"record_stability_info": True},
+            "does not have stable_reinforce, which it is for; choose another loss",
+        ),
+        (
             {"prompt_logprobs": True, "prompt_logprobs_last_n": 3},
             "must be below the prompt's 3 tokens, got 3",
         ),
