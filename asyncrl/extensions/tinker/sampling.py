@@ -141,8 +141,8 @@ def requests_of(
             raise InputError(f"{key}: this server does not have it")
     if message.record_stability_info:
         raise InputError(
-            "record_stability_info: this server does not have stable_reinforce, which it is for; choose another loss, such "
-            "as loss_fn=importance_sampling in a recipe"
+            "record_stability_info: this server does not have stable_reinforce, which it is for; choose another loss, "
+            "such as loss_fn=importance_sampling in a recipe"
         )
     params, left = message.sampling_params, context - len(prompt)
     if not len(prompt) or left < 1:
