@@ -70,6 +70,9 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/outer/": ("asyncrl/extensions/outer/", *TRAINER),
     "tests/extensions/swarm/": ("asyncrl/extensions/swarm/", *TRAINER),
     "tests/extensions/study/": ("asyncrl/extensions/study/",),
+    # Programs of others against a server with its trainer and its engine; the core keeps what they stand on.
+    "tests/extensions/tinker/test_sdk.py": ("asyncrl/extensions/tinker/", *ENGINE),
+    "tests/extensions/tinker/test_cookbook.py": ("asyncrl/extensions/tinker/", *ENGINE),
     # Environments that need a program of the system, and libraries of others behind adapters.
     "tests/extensions/env_adapters/": ("asyncrl/env/", "asyncrl/extensions/env_adapters/"),
     "tests/envs/test_browser.py": ("envs/browser/",),
