@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncrl.conflicts import (
     base_model,
     critic,
-    engine_nodes,
     evaluation,
     extensions,
     gradient_norms,
@@ -22,7 +21,6 @@ from asyncrl.conflicts import (
     tasks,
     teacher,
     token_budget,
-    trainer_nodes,
     weight_transfer,
 )
 from asyncrl.conflicts.protocol import Conflicts
@@ -36,8 +34,6 @@ FEATURES: tuple[Conflicts, ...] = (
     base_model.CONFLICTS,
     schedule.CONFLICTS,
     token_budget.CONFLICTS,
-    trainer_nodes.CONFLICTS,
-    engine_nodes.CONFLICTS,
     pipeline_parallel.CONFLICTS,
     lora.CONFLICTS,
     keep_kv.CONFLICTS,
