@@ -7,7 +7,6 @@ from asyncrl.conflicts import (
     critic,
     evaluation,
     extensions,
-    gradient_norms,
     keep_kv,
     lora,
     no_signal,
@@ -44,7 +43,6 @@ FEATURES: tuple[Conflicts, ...] = (
     sequence_parallel.CONFLICTS,
     offload_activations.CONFLICTS,
     critic.CONFLICTS,
-    gradient_norms.CONFLICTS,
     extensions.CONFLICTS,
     *(row.load() for row in rows("conflicts")),
 )

@@ -1,6 +1,7 @@
 """The parts of training steps that an objective may read: a table, each of whose factories stands beside its part.
 
-A factory takes a `PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
+Extensions add rows (`step_parts`), which ask with a `PartContext`, as in `objective.needs.answers`. A factory takes a
+`PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import load_object
 
 if TYPE_CHECKING:
@@ -53,8 +55,6 @@ PARTS = (
     Part("critic", frozenset({"values"}), "asyncrl.train.parts.critic:critic"),
     Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
     Part("teacher", frozenset({"teacher", "teacher_logits"}), "asyncrl.train.parts.teacher:teacher"),
-    Part("answers", frozenset({"answers"}), "asyncrl.train.parts.answer_probability:answers"),
-    Part("score_norms", frozenset({"score_norms"}), "asyncrl.train.parts.score_norms:score_norms"),
 )
 """In the order in which they are called."""
 
@@ -64,3 +64,6 @@ def made(context: PartContext) -> Iterator[StepPart]:
     for one in PARTS:
         if one.asked(context.objective.needs):
             yield load_object("objective", one.factory)(context)
+    for row in rows("step_parts"):
+        if row.wanted(context):
+            yield row.load()(context)
