@@ -9,11 +9,11 @@ from asyncrl.train.step.step_part import StepPart
 from tests.train.one_step import Learner, step_once
 
 ASKS = {
-    "average": {"preset": "ppo_ewma"},
     "snapshots": {"preset": "grpo", "proximal": {"name": "snapshot"}},
     "critic": {"preset": "ppo"},
     "reference": {"preset": "grpo", "kl": {"coef": 0.1}},
     "teacher": {"preset": "opd"},
+    "average": {"preset": "ppo_ewma"},
     "answers": {"preset": "igpo"},
     "score_norms": {"preset": "grpo", "advantage": {"name": "vcpo", "score": "gradient"}},
 }

@@ -1,14 +1,15 @@
 """The parts of training steps that an objective may read: a table, each of whose factories stands beside its part.
 
-Extensions add rows (`step_parts`), which ask with a `PartContext`, as in `objective.needs.answers`. A factory takes a
+Extensions add rows (`step_parts`), which ask with the objective, as in `needs.answers`. A factory takes a
 `PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
@@ -50,7 +51,6 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("average", frozenset({"average"}), "asyncrl.train.parts.average:average"),
     Part("snapshots", frozenset({"snapshots"}), "asyncrl.train.parts.snapshots:snapshots"),
     Part("critic", frozenset({"values"}), "asyncrl.train.parts.critic:critic"),
     Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
@@ -59,11 +59,28 @@ PARTS = (
 """In the order in which they are called."""
 
 
+class Read(NamedTuple):
+    """A part that an objective reads."""
+
+    name: str
+    word: str
+    """What asks for it."""
+    load: Callable[[], Any]
+    """Returns its factory."""
+
+
+def read_by(objective: Objective) -> Iterator[Read]:
+    """Yield the parts that an objective reads, in the order in which they are called."""
+    for one in PARTS:
+        if one.asked(objective.needs):
+            load = partial(load_object, "objective", one.factory)
+            yield Read(one.name, min(one.words & objective.needs), load)
+    for row in rows("step_parts"):
+        if row.wanted(objective):
+            yield Read(row.name, row.name, row.load)
+
+
 def made(context: PartContext) -> Iterator[StepPart]:
     """Yield the parts that the objective reads. A collective."""
-    for one in PARTS:
-        if one.asked(context.objective.needs):
-            yield load_object("objective", one.factory)(context)
-    for row in rows("step_parts"):
-        if row.wanted(context):
-            yield row.load()(context)
+    for one in read_by(context.objective):
+        yield one.load()(context)
