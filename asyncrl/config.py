@@ -277,8 +277,8 @@ class Config(Section):
 
     @property
     def buffer_outage_s(self) -> float:
-        """How long calls wait for a buffer that does not answer: until it has started again, maybe on another node."""
-        return RESTART_S + (self.run.node_timeout_s if self.buffer.machine == "node" else 0.0)
+        """How long calls wait for a buffer that does not answer: until it has started again, maybe elsewhere."""
+        return RESTART_S + (self.run.node_timeout_s if self.buffer.may_move else 0.0)
 
     @property
     def publishes_in_background(self) -> bool:

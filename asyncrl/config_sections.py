@@ -296,9 +296,6 @@ class EngineConfig(Section):
     pipeline_parallel: Seldom[int] = Field(1, ge=1)
     """Parts of consecutive layers that one engine is split into, with `tensor_parallel` GPUs each: between machines
     that takes far less of a network than splitting each layer (docs/scaling.md)."""
-    nodes: Seldom[int] = Field(1, ge=1)
-    """Machines over which one engine is spread evenly, for a model that is too large for one: in runs of several
-    machines, and a divisor of `tensor_parallel` times `pipeline_parallel` (docs/scaling.md)."""
     weight_transfer: Seldom[str] = "shared_file"
     """How new weights reach the engines: "shared_file", by a file that both sides see; the name of an extension that
     carries weights, for engines on other machines (docs/transports.md); or an import path such as
@@ -319,9 +316,14 @@ class EngineConfig(Section):
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
+    def num_machines(self) -> int:
+        """Machines over which one engine is spread evenly."""
+        return 1
+
+    @property
     def ranks_each(self) -> int:
         """Those that it has on each of its machines."""
-        return self.ranks // self.nodes
+        return self.ranks // self.num_machines
 
     @property
     def said_ranks(self) -> str:
@@ -400,9 +402,11 @@ class BufferConfig(Section):
     token_budget: Seldom[int] = Field(0, ge=0)
     """Sampled tokens with which a step is complete even before it has all its groups; 0 for none. Needs
     `over_provision`."""
-    machine: Seldom[Literal["head", "node"]] = "head"
-    """Where the buffer is in a run over several machines. On a node, the head has all that it acknowledges, and
-    the loss of the node loses nothing (docs/reliability.md)."""
+
+    @property
+    def may_move(self) -> bool:
+        """Whether it goes on on another machine when its own is lost."""
+        return False
 
     @field_validator("over_provision", mode="before")
     @classmethod
@@ -443,11 +447,6 @@ class TrainConfig(Section):
     it (docs/large-models.md)."""
     ranks: int = Field(1, ge=1)
     """Trainer processes, one a GPU."""
-    nodes: Seldom[int] = Field(1, ge=1)
-    """Machines over which the ranks are spread evenly (docs/scaling.md)."""
-    min_nodes: Seldom[int] = Field(1, ge=1)
-    """Machines with which the trainer goes on, with fewer ranks, when another was lost and `run.node_timeout_s` later
-    none has taken its place. From the first checkpoint after one has, it uses `nodes` again."""
     sequence_parallel: Seldom[int] = Field(1, ge=1)
     """Ranks that compute the same rows together, each a part of the tokens, for rows that one GPU has no room for. It
     divides `ranks` and the model's number of heads (docs/memory.md)."""
@@ -480,9 +479,14 @@ class TrainConfig(Section):
     computes, above which the worker is quarantined or its engine started again; 0 compares none."""
 
     @property
+    def num_machines(self) -> int:
+        """Machines over which the ranks are spread evenly."""
+        return 1
+
+    @property
     def ranks_each(self) -> int:
         """Ranks on each of the machines."""
-        return self.ranks // self.nodes
+        return self.ranks // self.num_machines
 
     @field_validator("checkpoint_store")
     @classmethod

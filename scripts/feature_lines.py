@@ -41,6 +41,7 @@ FEATURES = (
         "replay_groups",
         "success_pool",
         "complete_groups",
+        "complete_from",
         "successes",
         "(?<!first_)completed",
         "external",

@@ -112,6 +112,33 @@ def test_objectives_that_compare_no_episodes_take_groups_of_one(preset):
     check_objective(recipe({"preset": preset}, teacher=TEACHER, rollout={"group_size": 1}))
 
 
+@pytest.mark.parametrize(
+    ("train", "preset", "message"),
+    [
+        ({}, "grpo", "train.complete_groups must be true with train.complete_from='runs/strong', got false"),
+        (
+            {"complete_groups": True, "router_replay": True},
+            "grpo",
+            "train.complete_from must be empty with train.router_replay=true: files of episodes have no experts",
+        ),
+        (
+            {"complete_groups": True},
+            "gigpo",
+            "train.complete_from must be empty for an objective that reads an observation id per turn",
+        ),
+        (
+            {"complete_groups": True},
+            "gdpo",
+            "train.complete_from must be empty for an objective that reads named reward components",
+        ),
+    ],
+)
+def test_recorded_successes_are_refused_where_their_files_lack_what_the_run_reads(train, preset, message):
+    given = {"train": {"complete_from": "runs/strong"} | train, "curriculum": {"name": "vade"}}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_objective(recipe({"preset": preset}, **given))
+
+
 @pytest.mark.parametrize("preset", sorted(known_presets()))
 def test_every_preset_is_accepted(preset):
     settings = check_objective(recipe({"preset": preset}, teacher=TEACHER))

@@ -1,7 +1,9 @@
-"""A whole run under a curriculum, killed in the middle, proposes the tasks that it would have proposed."""
+"""A whole run under a curriculum, killed in the middle, proposes the tasks that it would have proposed. What it solved
+completes groups of another run."""
 
 import sqlite3
 
+import pyarrow.parquet as pq
 import pytest
 
 from asyncrl.run.metrics import read_metrics
@@ -58,3 +60,25 @@ def test_a_killed_and_resumed_run_proposes_the_same_tasks(tmp_path):
     last = read_metrics(killed)[-1]
     assert last["buffer/curriculum_proposals"] >= 4 * STEPS
     assert 0 <= last["buffer/curriculum_brier"] <= 1
+    _complete_from(tmp_path, tmp_path / "runs" / "whole")
+
+
+def _complete_from(tmp_path, solved):
+    """Another run, whose episodes are too short to solve much, trains groups that successes of the first complete."""
+    run = tmp_path / "runs" / "completed"
+    settings = ("train.complete_groups=true", f"train.complete_from={solved}", "rollout.max_turns=1")
+    process = start(
+        tmp_path, run.name, *SETTINGS, *settings, "buffer.drop_no_signal=true", "train.num_steps=2"
+    )
+    assert process.wait(300) == 0, (tmp_path / "completed.err").read_text()
+    records = read_metrics(run)
+    assert len(records) == 2
+    for record in records:
+        (file,) = (run / "trajectories").glob(f"step-{record['step']:06d}.parquet")
+        rewards = {}
+        for row in pq.read_table(file, columns=["group", "reward"]).to_pylist():
+            rewards.setdefault(row["group"], set()).add(row["reward"])
+        assert record["replay/recorded_successes"] == sum(found == {0.0} for found in rewards.values())
+        assert all(len(found) > 1 or found == {0.0} for found in rewards.values())
+    assert sum(record["replay/recorded_successes"] for record in records) > 0
+    assert (run / "recorded_successes.msgpack").is_file()

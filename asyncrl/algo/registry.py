@@ -65,7 +65,6 @@ CORE: dict[str, dict[str, str]] = {
         "behavior": "asyncrl.algo.proximal.given:behavior",
         "recompute": "asyncrl.algo.proximal.given:recompute",
         "snapshot": "asyncrl.algo.proximal.given:snapshot",
-        "ewma": "asyncrl.algo.proximal.given:ewma",
     },
     "kl": {
         "k1": "asyncrl.algo.kl:k1",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from asyncrl.conflicts import (
     base_model,
     critic,
-    engine_nodes,
     evaluation,
     extensions,
-    gradient_norms,
     keep_kv,
     lora,
     no_signal,
@@ -22,7 +20,6 @@ from asyncrl.conflicts import (
     tasks,
     teacher,
     token_budget,
-    trainer_nodes,
     weight_transfer,
 )
 from asyncrl.conflicts.protocol import Conflicts
@@ -36,8 +33,6 @@ FEATURES: tuple[Conflicts, ...] = (
     base_model.CONFLICTS,
     schedule.CONFLICTS,
     token_budget.CONFLICTS,
-    trainer_nodes.CONFLICTS,
-    engine_nodes.CONFLICTS,
     pipeline_parallel.CONFLICTS,
     lora.CONFLICTS,
     keep_kv.CONFLICTS,
@@ -48,7 +43,6 @@ FEATURES: tuple[Conflicts, ...] = (
     sequence_parallel.CONFLICTS,
     offload_activations.CONFLICTS,
     critic.CONFLICTS,
-    gradient_norms.CONFLICTS,
     extensions.CONFLICTS,
     *(row.load() for row in rows("conflicts")),
 )

@@ -9,7 +9,8 @@
     path = "settings:ReplayConfig"     a class with further keys of it
 
 A recipe writes both kinds alike. The code reads them by their class, which type checkers follow:
-`config.section(OuterConfig).url`. Torch-free.
+`config.section(OuterConfig).url`. What the core has to know of it is a property of its section with a plain value, such
+as `EngineConfig.num_machines`, which a class with further keys overrides. Torch-free.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ SEAMS = frozenset(
         "sampled_checks",
         "forward_changes",
         "engine_parts",
+        "step_parts",
+        "group_checks",
         "strategies",
         "episode_ends",
         "group_rewards",

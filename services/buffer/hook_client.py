@@ -9,9 +9,14 @@ from asyncrl.services.buffer.client import BufferClient, BufferClientSync
 from asyncrl.types import Task
 
 
-async def add_pool(client: BufferClient, tasks: Sequence[Task], total: int) -> int:
-    """Give the curriculum its tasks; return how many were new. Raises `ConflictError` for another pool."""
-    body = {"tasks": [task_to_map(task) for task in tasks], "total": total}
+async def add_pool(
+    client: BufferClient, tasks: Sequence[Task], total: int, solved: Sequence[int] = ()
+) -> int:
+    """Give the curriculum its tasks; return how many were new. Raises `ConflictError` for another pool.
+
+    solved: places of tasks of which the trainer has a success from before the run.
+    """
+    body = {"tasks": [task_to_map(task) for task in tasks], "total": total, "solved": list(solved)}
     return int((await client.tell("/v1/pool", body))["added"])
 
 

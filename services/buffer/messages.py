@@ -57,6 +57,8 @@ class AddPool(Call):
 
     tasks: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_TASKS)
     total: Whole
+    solved: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list, max_length=MAX_TASKS)
+    """Places of tasks of which the trainer has a success from before the run."""
 
 
 class Pause(Call):

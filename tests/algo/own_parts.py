@@ -6,9 +6,9 @@ from torch import Tensor
 
 from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.needs import needs, step_statistics
-from asyncrl.algo.proximal.given import ewma as averaged
 from asyncrl.extensions.published.correction.m2po import m2po as second_moment
 from asyncrl.extensions.published.loss.sat import sat as adaptive_region
+from asyncrl.extensions.published.proximal.ewma import ewma as averaged
 
 __all__ = ["adaptive_region", "averaged", "largest_of_step", "second_moment"]
 

@@ -10,7 +10,7 @@ from asyncrl.algo.control.staleness_controller import StalenessRule, StalenessSt
 from asyncrl.algo.control.vcpo_lr import scaled_learning_rate
 from asyncrl.algo.diagnostics.ess import derive, ess_metrics, sequence_ess
 from asyncrl.algo.metrics import values
-from asyncrl.algo.proximal.ewma import beta_from_staleness, should_reset, update_ewma
+from asyncrl.extensions.published.proximal.ewma import beta_from_staleness, should_reset, update_ewma
 
 RULE = StalenessRule(minimum=0, maximum=4, low=0.3, high=0.7, patience=3)
 

@@ -67,6 +67,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no log-probability check": {"train.max_logp_error": 0.0},
     "replay": {"train.replay_groups": 2},
     "completion": {"train.complete_groups": True},
+    "completion from a file": {"train.complete_from": "runs/strong"},
     "an outer optimizer": {"outer.url": "http://o"},
     "a swarm": {"swarm.url": "http://s"},
     "scaled engines": {"scale.engine": [1, 2]},

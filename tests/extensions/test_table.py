@@ -47,7 +47,9 @@ def asked_with(config):
     return {
         "trainer_callbacks": run,
         "sampled_checks": run,
+        "step_parts": run.objective,
         "trackers": run.objective,
+        "group_checks": {"needs": run.objective.needs},
         **dict.fromkeys(("engine_processes", "weight_conversions"), environment_of(config)),
         "engine_parts": config.train,
         "strategies": SimpleNamespace(config=config, needs=needed(settings), policies=()),

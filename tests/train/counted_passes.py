@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from asyncrl.train.parts import answer_probability, average, critic, frozen, self_teacher, snapshots
-from asyncrl.train.parts.score_norms import ScoreNorms
+from asyncrl.extensions.published import answer_probability, average
+from asyncrl.extensions.published.score_norms import ScoreNorms
+from asyncrl.train.parts import critic, frozen, self_teacher, snapshots
 from asyncrl.train.step import auxiliary_models, gradient, whole_batch
 from tests.train.one_step import Learner
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.algo.proximal.ewma import update_ewma
+from asyncrl.extensions.published.average import AveragedPolicy
+from asyncrl.extensions.published.proximal.ewma import update_ewma
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.full_state import gather_state
 from asyncrl.train.models import token_scores
 from asyncrl.train.models.loading import load_frozen
-from asyncrl.train.parts.average import AveragedPolicy
 from asyncrl.train.parts.frozen import FrozenPolicy
 from asyncrl.train.step.step_batch import build_step_batch
 from tests.train import one_step

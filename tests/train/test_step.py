@@ -166,6 +166,7 @@ def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
     [
         ({"preset": "grpo", "proximal": {"name": "snapshot"}}, "snapshots"),
         ({"preset": "ppo_ewma"}, "average"),
+        ({"preset": "igpo"}, "answers"),
         ({"preset": "grpo", "kl": {"coef": 0.1}}, "reference"),
         ({"preset": "opd"}, "teacher"),
         ({"preset": "ppo"}, "values"),

@@ -3,16 +3,17 @@
 import pytest
 import torch
 
+from asyncrl.extensions.table import rows
 from asyncrl.train.step.part_table import PARTS
 from asyncrl.train.step.step_part import StepPart
 from tests.train.one_step import Learner, step_once
 
 ASKS = {
-    "average": {"preset": "ppo_ewma"},
     "snapshots": {"preset": "grpo", "proximal": {"name": "snapshot"}},
     "critic": {"preset": "ppo"},
     "reference": {"preset": "grpo", "kl": {"coef": 0.1}},
     "teacher": {"preset": "opd"},
+    "average": {"preset": "ppo_ewma"},
     "answers": {"preset": "igpo"},
     "score_norms": {"preset": "grpo", "advantage": {"name": "vcpo", "score": "gradient"}},
 }
@@ -20,7 +21,7 @@ ASKS = {
 
 
 def test_every_part_is_asked_for_here():
-    assert list(ASKS) == [one.name for one in PARTS]
+    assert list(ASKS) == [one.name for one in (*PARTS, *rows("step_parts"))]
 
 
 @pytest.mark.parametrize("name", ASKS)

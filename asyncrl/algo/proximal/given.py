@@ -4,7 +4,6 @@
 |---|---|---|
 | recompute | the policy at the start of the step | one, `LossInputs.proximal_logp` |
 | snapshot | the version that sampled the token, kept as a copy | one per version, `snapshot_logp` |
-| ewma | an exponentially weighted average of past policies | one, `proximal_logp` |
 | behavior | the engine's own log-probabilities: PPO on mu, no split into mismatch and staleness | none |
 """
 
@@ -26,17 +25,6 @@ def recompute(inputs: LossInputs) -> Tensor:
 def snapshot(inputs: LossInputs) -> Tensor:
     """[B,T] log-probabilities recomputed with the weights of the version that sampled the token."""
     return inputs.need("snapshot_logp")
-
-
-@needs("average")
-def ewma(inputs: LossInputs, *, beta: float | None = None, reset_below: float = 0.9) -> Tensor:
-    """[B,T] log-probabilities of the averaged policy (PPO-EWMA).
-
-    The parameters are for the trainer, which keeps the average: its decay (None follows the staleness of each batch)
-    and the share of tokens with a gradient below which it returns to the current policy.
-    """
-    del beta, reset_below
-    return inputs.need("proximal_logp")
 
 
 @needs("behavior")

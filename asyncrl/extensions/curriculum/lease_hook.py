@@ -43,6 +43,7 @@ TABLES = (
     "CREATE INDEX IF NOT EXISTS proposals_by_place ON proposals (place)",
     "CREATE TABLE IF NOT EXISTS turn_limits (seq INTEGER PRIMARY KEY, max_turns INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS examples (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS recorded_successes (place INTEGER PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS outcomes ("
     "version INTEGER, seq INTEGER, body BLOB NOT NULL, PRIMARY KEY (version, seq)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS curriculum (version INTEGER NOT NULL, first INTEGER NOT NULL, total INTEGER NOT NULL, "
@@ -106,10 +107,11 @@ class Proposals(LeaseHook):
         """False while there is nothing to choose among."""
         return self.store.row("SELECT 1 FROM pool LIMIT 1") is not None
 
-    def add_pool(self, tasks: Sequence[Task], total: int) -> int:
+    def add_pool(self, tasks: Sequence[Task], total: int, solved: Sequence[int] = ()) -> int:
         """Give the curriculum its tasks, once, and propose the first; return how many were new.
 
-        total: proposals of the whole run, 0 for no limit. Raises `ConflictError` for another pool than before, and
+        total: proposals of the whole run, 0 for no limit. solved: places of tasks with a success from before the run,
+        which will complete groups without one. Raises `ConflictError` for another pool than before, and
         `InputError` for tasks that the curriculum cannot choose among.
         """
         bodies = [encode_task(task) for task in tasks]
@@ -122,6 +124,7 @@ class Proposals(LeaseHook):
         if known:
             return 0
         self.store.executemany("INSERT INTO pool VALUES (?, ?)", list(enumerate(bodies)))
+        self.store.executemany("INSERT INTO recorded_successes VALUES (?)", [(place,) for place in solved])
         version = self.store.fact("version")
         state = _pack(self.make(tasks), Calibration())
         self.store.execute("INSERT INTO curriculum VALUES (?, ?, ?, 0, ?)", (version, version, total, state))
@@ -193,7 +196,9 @@ class Proposals(LeaseHook):
 
     def keeps(self, seq: int, deadline: int, group: Group) -> bool:
         """True for a group without a success that an earlier one of the same task will complete."""
-        return self.may_keep(group) and self._solved_since(seq, deadline - self.complete_age)
+        return self.may_keep(group) and (
+            self._solved_before(seq) or self._solved_since(seq, deadline - self.complete_age)
+        )
 
     def on_put(self, seq: int, group: Group) -> None:
         """Keep the outcome of a proposal that is put for good, whether it is trained or dropped."""
@@ -218,6 +223,13 @@ class Proposals(LeaseHook):
                 pack([rewards, verdicts, group.version, tokens, [turns[one] for one in firsts], example]),
             ),
         )
+
+    def _solved_before(self, seq: int) -> bool:
+        """True when a success at the same task was recorded before the run."""
+        found = self.store.row(
+            "SELECT 1 FROM proposals JOIN recorded_successes USING (place) WHERE seq = ?", seq
+        )
+        return found is not None
 
     def _solved_since(self, seq: int, oldest: int) -> bool:
         """True when a trained group of the same task had a success and no token from before version `oldest`.
@@ -319,13 +331,13 @@ def proposing(context: LeaseContext) -> HookFactory:
     return partial(Proposals, make=make, complete_age=complete_age)
 
 
-def add_pool(ledger: Ledger, tasks: Sequence[Task], total: int = 0) -> int:
+def add_pool(ledger: Ledger, tasks: Sequence[Task], total: int = 0, solved: Sequence[int] = ()) -> int:
     """`Proposals.add_pool` of a ledger. Raises `ConflictError` where it has no curriculum."""
     proposals = ledger.hook(Proposals)
     if proposals is None:
         raise ConflictError("the run has no curriculum to choose among a pool; add its tasks themselves")
     with ledger.batch():
-        return proposals.add_pool(tasks, total)
+        return proposals.add_pool(tasks, total, solved)
 
 
 def predictions(ledger: Path) -> list[tuple[float, float]]:

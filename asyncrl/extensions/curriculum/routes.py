@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 
 from asyncrl.buffer.ledger import Ledger
 from asyncrl.data.codec import task_from_map
+from asyncrl.errors import InputError
 from asyncrl.services.buffer import messages
 from asyncrl.services.buffer.messages import documented, read
 
@@ -22,6 +23,10 @@ def add_routes(app: FastAPI, ledger: Ledger, changed: Callable[[], None]) -> Non
 
         body = await read(request, messages.AddPool)
         tasks = [task_from_map(task, f"tasks[{i}]") for i, task in enumerate(body.tasks)]
-        added = add_pool(ledger, tasks, body.total)
+        if max(body.solved, default=0) >= len(tasks):
+            raise InputError(
+                f"solved: must be below {len(tasks)}, the number of tasks, got {max(body.solved)}"
+            )
+        added = add_pool(ledger, tasks, body.total, body.solved)
         changed()
         return {"added": added}

@@ -9,6 +9,8 @@ from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.curriculum.conflicts import check_curriculum
 from asyncrl.extensions.curriculum.settings import MAX_POOL, CurriculumConfig
+from asyncrl.extensions.replay.success_file import KEY, recorded_problems
+from asyncrl.extensions.replay.success_pool import problem
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.buffer.hook_client import add_pool
 from asyncrl.tasks.data_rows import has_rows, rows_of
@@ -20,21 +22,24 @@ from asyncrl.types import Task
 class PoolPlan:
     """Gives the buffer's curriculum the tasks it chooses among. A repeat after a crash changes nothing."""
 
-    def __init__(self, tasks: Sequence[Task], total: int) -> None:
+    def __init__(self, tasks: Sequence[Task], total: int, solved: Sequence[int] = ()) -> None:
+        """solved: places of tasks of which there is a success from before the run."""
         self.tasks = tasks
         self._total = total
+        self._solved = solved
         self._given = False
 
     async def feed(self, client: BufferClient) -> None:
         """Give the tasks, once."""
         if not self._given:
-            await add_pool(client, self.tasks, self._total)
+            await add_pool(client, self.tasks, self._total, self._solved)
             self._given = True
 
 
 def plan_pool(config: Config) -> PoolPlan:
     """Return the pool of a run as its plan. Raises `ConfigError`, `InputError`."""
-    return PoolPlan(pool_of(config), config.env.num_tasks)
+    tasks = pool_of(config)
+    return PoolPlan(tasks, config.env.num_tasks, solved_before(config, tasks))
 
 
 def pool_of(config: Config) -> list[Task]:
@@ -56,7 +61,22 @@ def check_pool(config: Config, alone: bool) -> None:
     """Check that the run's curriculum can choose among its tasks. Raises `ConfigError` and `InputError`."""
     make = check_curriculum(config)
     assert make is not None
-    make(pool_of(config))
+    tasks = pool_of(config)
+    make(tasks)
+    solved_before(config, tasks)
+
+
+def solved_before(config: Config, tasks: Sequence[Task]) -> list[int]:
+    """Return the places of tasks at which a success was recorded before the run. Raises `ConfigError` for successes at
+    other tasks alone."""
+    problems = recorded_problems(config)
+    found = [place for place, task in enumerate(tasks) if problem(task) in problems] if problems else []
+    if problems and not found:
+        raise ConfigError(
+            f"{KEY}: none of the {len(problems)} problems solved there is one of this run's {len(tasks)} tasks; "
+            "they must have the same seed, split and data"
+        )
+    return found
 
 
 def _check_pool(key: str, size: int, advice: str) -> None:

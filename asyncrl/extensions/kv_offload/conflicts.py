@@ -10,7 +10,7 @@ from asyncrl.extensions.kv_offload.settings import KvOffloadConfig
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what would find wrong blocks there, or none."""
-    size_gib, nodes = recipe.section(KvOffloadConfig).kv_offload_gib, recipe.engine.nodes
+    size_gib, nodes = recipe.section(KvOffloadConfig).kv_offload_gib, recipe.engine.num_machines
     if size_gib and nodes > 1:
         yield (
             f"engine.kv_offload_gib must be 0 with engine.nodes={nodes}: the ranks share blocks in the memory of one "

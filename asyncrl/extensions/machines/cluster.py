@@ -173,7 +173,7 @@ class NodeCluster:
             return None
         self._spread = moved
         train = train_section(self.config, name)
-        if train is not None and len(moved.parts(name)) < train.nodes:
+        if train is not None and len(moved.parts(name)) < train.num_machines:
             log.warning("%s: goes on with %s", name, self.said_trainer(name))
         return self._placed(name)
 
@@ -182,7 +182,7 @@ class NodeCluster:
         train, machines = train_section(self.config, name), len(self._spread.parts(name))
         assert train is not None
         ranks = train.ranks_each * machines
-        return f"{ranks} of {train.ranks} ranks, on {machines} of {train.nodes} machines"
+        return f"{ranks} of {train.ranks} ranks, on {machines} of {train.num_machines} machines"
 
     def trainer_room(self, name: str) -> Spread | None:
         """Return the places of all ranks where a trainer has gone on with fewer, and there is room for the others."""
@@ -190,7 +190,7 @@ class NodeCluster:
 
     def monitors(self, policies: Sequence[PolicyRoles], supervisor: Supervisor) -> list[FullTrainer]:
         """See `Cluster`. What brings trainers over several machines back to all of them."""
-        over_machines = [roles for roles in policies if roles.config.train.nodes > 1]
+        over_machines = [roles for roles in policies if roles.config.train.num_machines > 1]
         return [FullTrainer(self, roles, supervisor) for roles in over_machines]
 
     def use(self, found: Spread, name: str) -> Placed:
@@ -205,7 +205,7 @@ class NodeCluster:
         with_gpus = any(machine.gpus for machine in (self._head, *nodes))
         engine = engine_section(self.config, name)
         gpus = engine.ranks_each if engine is not None and with_gpus else 0
-        found = with_room(self._spread, name, gpus, self._head, nodes, engine.nodes if engine else 1)
+        found = with_room(self._spread, name, gpus, self._head, nodes, engine.num_machines if engine else 1)
         if found is None:
             return None
         self._spread = found
@@ -219,7 +219,7 @@ class NodeCluster:
     def _placed(self, name: str) -> Placed:
         """Return the host of a process, and the variables that show its GPUs there; those of parts are their host's."""
         parts, train = self._spread.parts(name), train_section(self.config, name)
-        over_machines = len(parts) > 1 or (train is not None and train.nodes > 1)
+        over_machines = len(parts) > 1 or (train is not None and train.num_machines > 1)
         if not over_machines:
             return self._host(parts[0]), self.placement.env_of(parts[0])
         host = self._over_machines.setdefault(name, SpreadHost())

@@ -62,13 +62,13 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
         *(
             (prefixed(policy, f"trainer-{part}"), "trainer", train.ranks_each, train.ranks_each)
             for policy, train in trains.items()
-            for part in range(1, train.nodes)
+            for part in range(1, train.num_machines)
         ),
         *(
             (prefixed(policy, f"engine-{index}{f'-{part}' if part else ''}"), "engine", 1, engine.ranks_each)
             for policy, engine in engine_sections(config).items()
             for index in range(engine.count if policy else config.most("engine"))
-            for part in range(engine.nodes)
+            for part in range(engine.num_machines)
         ),
         *((name, "env", 1, 0) for name in env_names(config, config.most("env"))),
         *((f"rollout-{index}", "rollout", 1, 0) for index in range(config.most("rollout"))),

@@ -23,6 +23,7 @@ from asyncrl.config import Config
 from asyncrl.config_sections import EngineConfig, TrainConfig
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.machines.messages import NODE_ROLES
+from asyncrl.extensions.machines.settings import TrainerMachines
 from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
@@ -174,7 +175,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         raise ConfigError(f"{key}: {wanted}; {_left(free)}. Lower it, or add nodes")
 
     with_gpus = any(machine.gpus for machine in (head, *nodes))
-    parts = config.train.nodes
+    parts = config.train.num_machines
     ranks = config.train.ranks // parts if with_gpus else 0
     others = [machine for machine in nodes if TRAINER in machine.roles][: parts - 1]
     if len(others) < parts - 1:
@@ -196,14 +197,14 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         own = train.ranks_each if with_gpus else 0
         if len(free[head.name]) < own:
             key, of = setting_of(policy, "train.nodes"), "as many GPUs"
-            if train.nodes > 1:
-                of = f"{own} GPUs on each of {key} = {train.nodes}, and so"
+            if train.num_machines > 1:
+                of = f"{own} GPUs on each of {key} = {train.num_machines}, and so"
             raise ConfigError(
                 f"{setting_of(policy, 'train.ranks')} = {train.ranks} needs {of} of this machine beside those of the "
                 f"other trainers; {_left(free)}"
             )
         places = [place(head, own)]
-        for _ in range(train.nodes - 1):
+        for _ in range(train.num_machines - 1):
             key = setting_of(policy, "train.nodes")
             places.append(place(best(key, TRAINER, own, places), own))
         name = prefixed(policy, TRAINER)
@@ -211,7 +212,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         if places[1:]:
             further[name] = places[1:]
     for policy in ("", *config.policies):
-        if config.policy(policy).buffer.machine != "node":
+        if not config.policy(policy).buffer.may_move:
             continue
         key = setting_of(policy, "buffer.machine")
         if not any("buffer" in machine.roles for machine in nodes):
@@ -223,8 +224,8 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         nodes_key = setting_of(policy, "engine.nodes")
         if size > largest:
             wanted = (
-                f"on {nodes_key} = {engine.nodes} needs {size} GPUs on each"
-                if engine.nodes > 1
+                f"on {nodes_key} = {engine.num_machines} needs {size} GPUs on each"
+                if engine.num_machines > 1
                 else f"one engine is on one machine, unless {nodes_key} says otherwise"
             )
             raise ConfigError(
@@ -233,7 +234,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
             )
         for index in range(engine.count):
             places = []
-            for _ in range(engine.nodes):
+            for _ in range(engine.num_machines):
                 key = nodes_key if places else setting_of(policy, "engine.count")
                 places.append(place(best(key, "engine", size, places), size))
             name = prefixed(policy, f"engine-{index}")
@@ -250,7 +251,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
 def on_nodes(config: Config, policy: str) -> bool:
     """True for a further policy of which something runs on nodes."""
     own = config.policy(policy)
-    return not config.shares_engines(policy) or own.train.nodes > 1 or own.buffer.machine == "node"
+    return not config.shares_engines(policy) or own.train.num_machines > 1 or own.buffer.may_move
 
 
 def train_section(config: Config, name: str) -> TrainConfig | None:
@@ -335,7 +336,7 @@ def with_fewer(found: Spread, name: str, config: Config, usable: Collection[str]
     usable: names of machines. What consecutive ranks compute together stays whole.
     """
     train, parts = train_section(config, name), found.parts(name)
-    assert train is not None
+    assert isinstance(train, TrainerMachines)
     left = [place for place in parts if place.machine in usable]
     while left and train.ranks_each * len(left) % (train.sequence_parallel * train.tensor_parallel):
         left.pop()
@@ -354,13 +355,13 @@ def with_all(
     """
     train, parts = train_section(config, name), found.parts(name)
     assert train is not None
-    missing = train.nodes - len(parts)
+    missing = train.num_machines - len(parts)
     if not missing:
         return None
     gpus = train.ranks_each if any(machine.gpus for machine in (head, *nodes)) else 0
     nowhere = [Place("", tuple(range(gpus)))] * missing
     grown: Spread | None = found.with_parts(name, [*parts, *nowhere])
-    for part in range(len(parts), train.nodes):
+    for part in range(len(parts), train.num_machines):
         grown = replaced(grown, name, head, nodes, part) if grown is not None else None
     return grown
 
@@ -398,17 +399,17 @@ def without(found: Spread, name: str) -> Spread:
 def check_one_machine(config: Config) -> None:
     """Raise `ConfigError` for what needs several machines, in a run on one."""
     for policy in ("", *config.policies):
-        if (parts := config.policy(policy).train.nodes) > 1:
+        if (parts := config.policy(policy).train.num_machines) > 1:
             raise ConfigError(
                 f"{setting_of(policy, 'train.nodes')} = {parts}: the run is on one machine; start it with --on nodes"
             )
     for policy, engine in engine_sections(config).items():
-        if engine.nodes > 1:
+        if engine.num_machines > 1:
+            key = setting_of(policy, "engine.nodes")
             raise ConfigError(
-                f"{setting_of(policy, 'engine.nodes')} = {engine.nodes}: the run is on one machine; start it with --on "
-                "nodes, ray or slurm"
+                f"{key} = {engine.num_machines}: the run is on one machine; start it with --on nodes, ray or slurm"
             )
-    if config.buffer.machine == "node":
+    if config.buffer.may_move:
         raise ConfigError(
             "buffer.machine = node: the run is on one machine; start it with --on nodes, or set buffer.machine=head"
         )
@@ -422,8 +423,10 @@ def check_fits(config: Config, machines: int, gpus: int) -> None:
             Machine(f"machine {number}", gpus, frozenset(NODE_ROLES)) for number in range(1, machines + 1)
         ]
         spread(config, alike[0], alike[1:])
-    elif config.engine.nodes > 1:
-        raise ConfigError(f"engine.nodes = {config.engine.nodes}: the run has one machine; raise --nodes")
+    elif config.engine.num_machines > 1:
+        raise ConfigError(
+            f"engine.nodes = {config.engine.num_machines}: the run has one machine; raise --nodes"
+        )
 
 
 def machines_text(config: Config, machines: int, gpus: int) -> str:
@@ -458,10 +461,13 @@ def check_machines(config: Config) -> None:
     if scheme() == "https":
         for key, unencrypted in (
             *(
-                (setting_of(p, "train.nodes"), GROUPS if config.policy(p).train.nodes > 1 else "")
+                (setting_of(p, "train.nodes"), GROUPS if config.policy(p).train.num_machines > 1 else "")
                 for p in ("", *config.policies)
             ),
-            *((setting_of(p, "engine.nodes"), GROUPS if e.nodes > 1 else "") for p, e in engines.items()),
+            *(
+                (setting_of(p, "engine.nodes"), GROUPS if e.num_machines > 1 else "")
+                for p, e in engines.items()
+            ),
             *((setting_of(p, TRANSFER), _unencrypted(e.weight_transfer)) for p, e in engines.items()),
         ):
             if unencrypted:

@@ -15,6 +15,9 @@ class ReplayConfig(Section):
     complete_groups: Seldom[bool] = False
     """Complete a group in which no episode succeeded by an earlier success at the same task, where there is one
     (docs/curriculum.md)."""
+    complete_from: Seldom[str] = ""
+    """Recorded successes that complete groups of tasks that the run itself has not solved: the folder of a run, or
+    Parquet files of its trajectories, of any policy with the same tokenizer (docs/curriculum.md). Empty: none."""
     replay_max_age: Seldom[int] = Field(8, ge=1)
     """Versions that the oldest token of a replayed group, or of a success that completes one, may be behind the step.
     Fresh groups are held to `buffer.max_staleness` as ever."""

@@ -5,9 +5,15 @@
 
 The pool holds one success of each problem, of groups that were trained: the newest, of equally new ones the shortest.
 
-Source: the experience pool of DART-GUI, arXiv 2509.23866, which is filled before training, too, and draws at random.
-There a stronger model may have played the successes; here all are the policy's own, so that losses and corrections
-weigh them as any stale data. The limit on age and the choice of the newest are ours. Torch-free.
+    no such success, and one at the problem that was recorded before the run (`asyncrl.extensions.replay.success_file`)
+    -> the group and that one, with its log-probabilities, as sampled by version  max(0, k - max_age)
+
+The log-probabilities of a recorded success are those of whatever policy sampled it, so losses and corrections weigh it
+by how likely it is now, as they do any stale data. It has no version of this run, and no age that a limit could mean:
+it counts as old as a success may be, in each step anew, so that whatever reads ages trusts it least.
+
+Source: the experience pool of DART-GUI, arXiv 2509.23866, which is filled before training and draws at random. The
+limit on age, the choice of the newest and that the run's own come first are ours. Torch-free.
 """
 
 from __future__ import annotations
@@ -16,8 +22,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
+
 from asyncrl.algo.curation.signal import succeeded
-from asyncrl.types import Group, Task, Trajectory
+from asyncrl.types import NOT_SAMPLED, Group, Task, Trajectory
 
 _WITH_SIBLINGS = ("rollout", "branch_of")
 """Keys of `Trajectory.info` of rows that are part of an episode, or lean on another one of their group."""
@@ -53,6 +61,12 @@ def completed(group: Group, success: Trajectory) -> Group:
     source = f"{success.task_id}/{success.episode_index}"
     row = replace(success, task_id=group.task.id, episode_index=index, pooled_from=source)
     return replace(group, trajectories=(*group.trajectories, row))
+
+
+def as_old_as_may_be(success: Trajectory, step: int, max_age: int) -> Trajectory:
+    """Return a success from before the run as one that a version of this run sampled, `max_age` before `step`."""
+    version = max(0, step - max_age)
+    return replace(success, versions=np.where(success.loss_mask, version, NOT_SAMPLED).astype(np.int32))
 
 
 def as_played(group: Group) -> Group:

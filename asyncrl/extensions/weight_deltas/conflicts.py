@@ -10,7 +10,7 @@ from asyncrl.extensions.weight_deltas.settings import DeltaConfig
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield an engine over several machines."""
-    if (nodes := recipe.engine.nodes) > 1:
+    if (nodes := recipe.engine.num_machines) > 1:
         yield from ruled_out(
             f"with engine.nodes={nodes}",
             (

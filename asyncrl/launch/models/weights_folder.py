@@ -46,4 +46,4 @@ def memory_checkpoints(config: Config, state: int) -> float:
     if not config.train.memory_checkpoint_every:
         return 0.0
     # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
-    return 2 * min(1.0, 2 / config.train.nodes) * state
+    return 2 * min(1.0, 2 / config.train.num_machines) * state

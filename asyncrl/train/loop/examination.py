@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from asyncrl.data.codec import decode_group, unpack
 from asyncrl.data.token_extras.table import recorded
 from asyncrl.errors import InputError, StaleError
+from asyncrl.extensions.table import rows
 from asyncrl.train.models.policy import TrunkInput
 from asyncrl.train.step.step_batch import StepBatch, build_step_batch, pad_rows, to_advantage_batch
-from asyncrl.types import GREEDY_REWARD, Group
+from asyncrl.types import Group
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +79,9 @@ class Examiner:
                 one.check(t)
             if unread := recorded(t.extras) - {one.kind for one in self.inputs}:
                 raise InputError(f"episode {t.episode_index} has {min(unread)}, and this run records none")
-            if "greedy" in self.needs and GREEDY_REWARD not in t.info:
-                raise InputError(f"episode {t.episode_index} lacks the reward of a greedy one")
-        if "answers" in self.needs:
-            from asyncrl.train.parts.answer_probability import probe_batch
-
-            probe_batch(batch)
+        for row in rows("group_checks"):
+            if row.wanted({"needs": frozenset(self.needs)}):
+                row.load()(batch)
         self._read(batch)
 
     def _read(self, batch: StepBatch) -> None:

@@ -14,7 +14,7 @@ from asyncrl.algo.inputs import LossInputs
 from asyncrl.algo.objective import Objective
 from asyncrl.errors import ConfigError
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.step.part_table import PARTS
+from asyncrl.train.step.part_table import read_by
 from asyncrl.train.step.ragged import Ragged
 from asyncrl.train.step.serve_rows import Plan
 from asyncrl.train.step.step_batch import StepBatch, sampled_tokens
@@ -38,10 +38,9 @@ class AuxiliaryModels:
     def __init__(self, objective: Objective, parts: Iterable[StepPart] = ()) -> None:
         self.objective = objective
         self.parts: dict[str, StepPart] = {part.name: part for part in parts}
-        for one in PARTS:
-            if one.asked(objective.needs) and one.name not in self.parts:
-                word = min(one.words & objective.needs)
-                raise ConfigError(f"the objective needs {word!r}, but no such model was loaded")
+        for one in read_by(objective):
+            if one.name not in self.parts:
+                raise ConfigError(f"the objective needs {one.word!r}, but no such model was loaded")
 
     @property
     def trained_engines(self) -> dict[str, TrainEngine]:

@@ -1,16 +1,19 @@
 """The parts of training steps that an objective may read: a table, each of whose factories stands beside its part.
 
-A factory takes a `PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
+Extensions add rows (`step_parts`), which ask with the objective, as in `needs.answers`. A factory takes a
+`PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import load_object
 
 if TYPE_CHECKING:
@@ -48,19 +51,36 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("average", frozenset({"average"}), "asyncrl.train.parts.average:average"),
     Part("snapshots", frozenset({"snapshots"}), "asyncrl.train.parts.snapshots:snapshots"),
     Part("critic", frozenset({"values"}), "asyncrl.train.parts.critic:critic"),
     Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
     Part("teacher", frozenset({"teacher", "teacher_logits"}), "asyncrl.train.parts.teacher:teacher"),
-    Part("answers", frozenset({"answers"}), "asyncrl.train.parts.answer_probability:answers"),
-    Part("score_norms", frozenset({"score_norms"}), "asyncrl.train.parts.score_norms:score_norms"),
 )
 """In the order in which they are called."""
 
 
+class Read(NamedTuple):
+    """A part that an objective reads."""
+
+    name: str
+    word: str
+    """What asks for it."""
+    load: Callable[[], Any]
+    """Returns its factory."""
+
+
+def read_by(objective: Objective) -> Iterator[Read]:
+    """Yield the parts that an objective reads, in the order in which they are called."""
+    for one in PARTS:
+        if one.asked(objective.needs):
+            load = partial(load_object, "objective", one.factory)
+            yield Read(one.name, min(one.words & objective.needs), load)
+    for row in rows("step_parts"):
+        if row.wanted(objective):
+            yield Read(row.name, row.name, row.load)
+
+
 def made(context: PartContext) -> Iterator[StepPart]:
     """Yield the parts that the objective reads. A collective."""
-    for one in PARTS:
-        if one.asked(context.objective.needs):
-            yield load_object("objective", one.factory)(context)
+    for one in read_by(context.objective):
+        yield one.load()(context)

@@ -35,13 +35,14 @@ def opened(
     turn_slack=0.0,
     of_curriculum=None,
     complete_age=0,
+    solved=(),
     **settings,
 ):
     chosen = {"groups_per_step": PER_STEP, "max_staleness": 0, "group_size": group_size} | settings
     make = factory(name, of_curriculum or {}, group_size, 5, turn_slack) if isinstance(name, str) else name
     hook = partial(Proposals, make=make, complete_age=complete_age)
     book = Ledger(path, LedgerSettings(**chosen), now=0.0, hooks=[hook])
-    add_pool(book, tasks, total)
+    add_pool(book, tasks, total, solved)
     return book
 
 
@@ -429,6 +430,24 @@ def test_a_group_without_a_success_is_kept_where_one_of_its_task_was_trained_and
     assert book.put(group(book.lease("w", 0.0), rewards=[1.0] * GROUP)).reason == "no_signal", (
         "one without a failure has no signal, whatever there was before"
     )
+
+
+@pytest.mark.parametrize(("solved", "outcome"), [((0,), "ready"), ((1,), "dropped"), ((), "dropped")])
+def test_a_group_without_a_success_is_kept_where_one_of_its_task_was_recorded_before_the_run(solved, outcome):
+    book = opened(name="uniform", tasks=POOL[:2], groups_per_step=2, complete_age=2, solved=solved)
+    first = next(lease for lease in leases(book, 2) if lease.task.seed == 0)
+    assert book.put(group(first, rewards=[0.0] * GROUP)).outcome == outcome
+
+
+def test_recorded_successes_keep_groups_after_a_restart_and_only_where_groups_are_completed(tmp_path):
+    book = opened(
+        tmp_path / "l", name="uniform", tasks=POOL[:1], groups_per_step=1, complete_age=2, solved=(0,)
+    )
+    book.close()
+    again = opened(tmp_path / "l", name="uniform", tasks=POOL[:1], groups_per_step=1, complete_age=2)
+    assert again.put(group(again.lease("w", 0.0), rewards=[0.0] * GROUP)).outcome == "ready"
+    without = opened(name="uniform", tasks=POOL[:1], groups_per_step=1, solved=(0,))
+    assert without.put(group(without.lease("w", 0.0), rewards=[0.0] * GROUP)).reason == "no_signal"
 
 
 def test_a_success_that_is_not_trained_yet_keeps_no_group():

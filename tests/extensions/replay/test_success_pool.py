@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from asyncrl.extensions.replay.success_pool import (
+    as_old_as_may_be,
     as_played,
     best_success,
     completed,
@@ -53,6 +54,15 @@ def test_the_environments_verdict_counts_before_the_reward():
     assert not lacks_success(failed), "without a verdict a reward above 0 is a success"
     assert lacks_success(replace(failed, trajectories=(paid, paid)))
     assert not lacks_success(replace(failed, trajectories=())), "nothing was played"
+
+
+@pytest.mark.parametrize(("step", "version"), [(0, 0), (3, 0), (8, 0), (9, 1), (20, 12)])
+def test_a_success_from_before_the_run_counts_as_old_as_one_may_be(step, version):
+    success = trajectory("t", reward=1.0, version=77)
+    old = as_old_as_may_be(success, step, max_age=8)
+    assert old.versions.tolist() == [version if sampled else -1 for sampled in success.loss_mask]
+    assert old.min_version == version
+    assert np.array_equal(old.behavior_logprobs, success.behavior_logprobs)
 
 
 def test_a_completed_group_has_the_success_as_its_last_episode_with_all_that_was_sampled():

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from asyncrl.algo.advantage.grpo import grpo
+from asyncrl.config import parse_config
+from asyncrl.data.table import TrajectoryTable
 from asyncrl.errors import StaleError
-from asyncrl.extensions.replay.successes import SuccessPool
+from asyncrl.extensions.replay.success_pool import problem
+from asyncrl.extensions.replay.successes import Completion, SuccessPool, recorded
+from asyncrl.train.loop.callbacks import StepGroups
 from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
 from asyncrl.types import Task
 from tests.train.factories import group
@@ -64,6 +68,83 @@ def test_what_completed_a_group_does_not_become_a_success_of_that_group():
     pool.remember(whole, step=2)
     (kept,) = pool.groups.values()
     assert kept.id == "g-1-a"
+
+
+def pool_with(*names_and_seeds, max_age=4):
+    """A pool with successes from before the run, which say to be of version 50 of another one."""
+    found = [played(name, seed, [1.0], 50) for name, seed in names_and_seeds]
+    return SuccessPool(max_age, recorded={problem(group.task): group for group in found})
+
+
+def test_a_success_from_before_the_run_completes_a_group_until_the_run_has_one_of_its_own_and_when_that_is_too_old():
+    pool = pool_with(("r-a", 1), max_age=2)
+    hopeless = {step: played(f"{step}-a", 1, [0.0, 0.0], step) for step in range(3, 8)}
+
+    def added(step):
+        row = pool.complete([hopeless[step]], step)[0].trajectories[2]
+        return row.pooled_from, row.min_version
+
+    assert added(3) == ("r-a/0", 1), "as sampled two versions before the step"
+    pool.remember([played("4-a", 1, [0.0, 1.0], 4)], step=4)
+    assert added(5) == ("4-a/1", 4)
+    assert added(6) == ("4-a/1", 4)
+    pool.remember([hopeless[6]], step=6)
+    assert added(7) == ("r-a/0", 5)
+    other = played("7-b", 2, [0.0, 0.0], 7)
+    assert pool.complete([other], 7) == [other], "there is none at its problem"
+
+
+def test_a_group_with_a_success_from_before_the_run_is_trained_as_one_with_an_old_one():
+    pool = pool_with(("r-a", 1))
+    fresh = [played("2-a", 1, [0.0, 0.0, 0.0], 9), played("3-b", 2, [0.0, 1.0], 9)]
+    batch = build_step_batch(pool.complete(fresh, 9), 9, 0, added_max_age=4)
+    assert (batch.fresh_rows, batch.num_added, batch.trajectories[3].min_version) == ([0, 1, 2, 4, 5], 1, 5)
+    assert batch.trajectories[3].behavior_logprobs[5:8].tolist() == [-5.5] * 3, "as they were recorded"
+    advantages = grpo(to_advantage_batch(batch), eps=0.0)
+    assert torch.allclose(advantages[:4, 0], torch.tensor([-0.5, -0.5, -0.5, 1.5]))
+
+
+def test_metrics_count_the_groups_that_successes_from_before_the_run_have_completed():
+    pool = pool_with(("r-a", 1), ("r-b", 2))
+    pool.remember([played("1-b", 2, [0.0, 1.0], 3)], step=3)
+    callback = Completion(pool)
+    fresh = [played(f"4-{seed}", seed, [0.0, 0.0], 4) for seed in (1, 2, 3)]
+    groups = StepGroups([*fresh, played("4-1b", 1, [0.0, 1.0], 4)])
+    callback.groups(4, groups)
+    assert [len(group.trajectories) for group in groups.own] == [3, 3, 2, 2]
+    assert callback.metrics(4) == {"replay/recorded_successes": 1}, "the second by the run's own"
+    assert Completion(SuccessPool(4)).metrics(4) == {}
+
+
+def recipe(**train):
+    return parse_config(
+        {
+            "model": {"path": "sft"},
+            "env": {"name": "gridworld"},
+            "algo": {"preset": "grpo"},
+            "curriculum": {"name": "vade"},
+            "train": {"complete_groups": True} | train,
+        }
+    )
+
+
+def test_recorded_successes_are_read_once_and_are_there_without_the_file(tmp_path):
+    old, folder = tmp_path / "old", tmp_path / "run"
+    folder.mkdir()
+    TrajectoryTable(old / "trajectories").write(1, [played("1-a", 1, [0.0, 1.0], 1)])
+    (old / "config.json").write_text(recipe().model_dump_json())
+    config = recipe(complete_from=str(old))
+    found = recorded(config, "no-model", folder)
+    (old / "trajectories" / "step-000001.parquet").unlink()
+    again = recorded(config, "no-model", folder)
+    assert found.keys() == again.keys() == {problem(Task("", "gridworld", 1))}
+    first, second = (next(iter(some.values())).trajectories[0] for some in (found, again))
+    for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
+        assert getattr(first, name).tolist() == getattr(second, name).tolist()
+    TrajectoryTable(tmp_path / "other" / "trajectories").write(1, [played("1-b", 2, [1.0], 1)])
+    (tmp_path / "other" / "config.json").write_text(recipe().model_dump_json())
+    others = recorded(recipe(complete_from=str(tmp_path / "other")), "no-model", folder)
+    assert others.keys() == {problem(Task("", "gridworld", 2))}, "another name is another pool"
 
 
 def test_a_checkpoint_brings_the_same_successes_back():

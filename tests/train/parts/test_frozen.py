@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.published.average import AveragedPolicy
 from asyncrl.train.models.loading import load_frozen
-from asyncrl.train.parts.average import AveragedPolicy
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
 from asyncrl.train.parts.snapshots import Snapshots
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows

@@ -75,6 +75,11 @@ def probe_batch(batch: StepBatch) -> tuple[StepBatch, list[tuple[int, int]]]:
     return StepBatch(tuple(rows), group, batch.step), places
 
 
+def check_group(batch: StepBatch) -> None:
+    """Raise `ConfigError` for a group whose task came without an answer."""
+    probe_batch(batch)
+
+
 def _probe(t: Trajectory, turn: Turn, answer: list[int]) -> Trajectory:
     ids = np.concatenate([t.token_ids[: turn.start], np.asarray(answer, np.int32)])
     mask = np.arange(len(ids)) >= turn.start

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from asyncrl.algo.inputs import LossInputs
+from asyncrl.algo.needs import needs
+
 
 def ewma_step(beta: float, total_weight: float) -> tuple[float, float]:
     """`(share, next total weight)`: the average takes `share` of the new weights.
@@ -46,3 +49,14 @@ def beta_from_staleness(staleness: float) -> float:
 def should_reset(active_fraction: float, threshold: float = 0.9) -> bool:
     """True when too few tokens carry a gradient after mask and clip: the average lags too far."""
     return active_fraction < threshold
+
+
+@needs("average")
+def ewma(inputs: LossInputs, *, beta: float | None = None, reset_below: float = 0.9) -> Tensor:
+    """[B,T] log-probabilities of the averaged policy (PPO-EWMA), for which the trainer takes one forward pass.
+
+    The parameters are for the trainer, which keeps the average: its decay (None follows the staleness of each batch)
+    and the share of tokens with a gradient below which it returns to the current policy.
+    """
+    del beta, reset_below
+    return inputs.need("proximal_logp")

@@ -10,7 +10,7 @@ from asyncrl.extensions.table import value_at
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield what keeps one engine from being spread over machines."""
-    engine, nodes = recipe.engine, recipe.engine.nodes
+    engine, nodes = recipe.engine, recipe.engine.num_machines
     if nodes == 1:
         return
     if engine.ranks % nodes:

@@ -1,4 +1,4 @@
-"""The average of past policies as the proximal policy (PPO-EWMA, see `asyncrl.algo.proximal.ewma`)."""
+"""The average of past policies as the proximal policy (PPO-EWMA, see `asyncrl.extensions.published.proximal.ewma`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from asyncrl.algo.proximal.ewma import beta_from_staleness, should_reset, update_ewma
+from asyncrl.extensions.published.proximal.ewma import beta_from_staleness, should_reset, update_ewma
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.lora import published
 from asyncrl.train.models.policy import PolicyModel
