@@ -68,11 +68,7 @@ class Terminal(ProceduralEnv):
             raise ValueError(f"command_timeout_s: must be from 0.1 to 600, got {command_timeout_s}")
         self.command_timeout_s = command_timeout_s
         self.shown_characters = whole_number("shown_characters", shown_characters, 100, 100_000)
-        self.work: TaskFolder
-        if folder:
-            self.work = read_folder(_chosen(task, folder), ignore_run)
-        else:
-            self.work = self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
+        self.work = self.load(folder, ignore_run)
         building = build_settings(bases, build_hosts, keep_git_history, build_timeout_s)
         self.image = TaskImage(self.work, building, sandbox)
         self.sandbox = sandbox
@@ -82,6 +78,12 @@ class Terminal(ProceduralEnv):
         self.starting = asyncio.Lock()
         self.shell: Shell | None = None
         self.turns = 0
+
+    def load(self, folder: str, ignore_run: bool) -> TaskFolder:
+        """Return the task's folder. Raises `ConfigError`, or `ValueError` for one that is not in `folder`."""
+        if folder:
+            return read_folder(_chosen(self.task, folder), ignore_run)
+        return self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
 
     @classmethod
     def tasks(cls, split: str, env: str, folder: str = "", **config: Any) -> Iterator[Task]:

@@ -75,9 +75,9 @@ class TaskImage:
                 task.result()
 
     async def spec(self, plain: SandboxSpec) -> SandboxSpec:
-        """Return the spec of a session with the task's image. Raises `InfrastructureError` likewise."""
+        """Return the spec of a session with the task's image, which it may have already. Raises as `begin` does."""
         self.start()
-        if self._task is None:
+        if self._task is None or plain.root is not None:
             return plain
         with own():
             built = await asyncio.shield(self._task)
