@@ -105,8 +105,11 @@ class BubblewrapSandbox(LocalSandbox):
         options += ["--bind", f"{self._path}/work", WORKDIR, "--bind", f"{self._path}/tmp", "/tmp"]
         if self.spec.root and self.spec.root.workdir != WORKDIR:
             options += ["--bind", f"{self._path}/work", self.spec.root.workdir]
+        around = self._folders_of_files()
+        options += [word for folder in around for word in ("--tmpfs", folder)]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
+        options += [word for folder in around for word in ("--remount-ro", folder)]
         if judging:
             options += ["--ro-bind", f"{self._path}/tests", TESTS, "--bind", f"{self._path}/logs", LOGS]
         # Bubblewrap's own / and /dev are memory file systems without a limit, so they become read-only once
@@ -121,6 +124,11 @@ class BubblewrapSandbox(LocalSandbox):
             # What is mounted below `/` needs places there; it becomes read-only with all else.
             options += ["--tmp-overlay" if target == "/" else "--ro-overlay", target]
         return options
+
+    def _folders_of_files(self) -> list[str]:
+        """Return where an image's own folder gives way: a file cannot be put beside what belongs to other users."""
+        files = [mount.target for mount in self.spec.mounts if not os.path.isdir(mount.source)]
+        return sorted({os.path.dirname(target) for target in files}) if self.spec.root else []
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         if self.spec.allow_hosts:
