@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -72,7 +73,7 @@ class Terminal(ProceduralEnv):
         building = build_settings(bases, build_hosts, keep_git_history, build_timeout_s)
         self.image = TaskImage(self.work, building, sandbox)
         self.sandbox = sandbox
-        self.spec = SandboxSpec("bash", LIMITS, image=self.work.image)
+        self.spec = SandboxSpec("bash", _limits(self.work), image=self.work.image)
         self.box: LazySandbox | None = None
         self.packed = b""
         self.starting = asyncio.Lock()
@@ -216,6 +217,13 @@ class Terminal(ProceduralEnv):
         await shell.stop()
         assert self.box is not None
         return await verify(await self.box.open(), self.work)
+
+
+def _limits(work: TaskFolder) -> Limits:
+    """Return the limits of the task's sessions. One that says its memory counts what is held, not what is reserved."""
+    if not work.memory_bytes:
+        return LIMITS
+    return replace(LIMITS, memory_bytes=work.memory_bytes, address_space_bytes=0)
 
 
 def _chosen(task: Task, folder: str) -> Path:

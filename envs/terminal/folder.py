@@ -17,7 +17,7 @@ from pathlib import Path
 
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.images.dockerfile import Context, CopyStep, Recipe, parse
-from asyncrl.sandbox.protocol import WORKDIR
+from asyncrl.sandbox.protocol import MIB, WORKDIR
 from asyncrl.textfile import read_text, read_toml
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -46,6 +46,8 @@ class TaskFolder:
     recipe: Recipe | None = None
     """How the image is made in which `files` lie, where a RUN line makes files; `files` is empty then."""
     build_timeout_s: float = 600.0
+    memory_bytes: int = 0
+    """Of all that runs; 0 where the folder does not say it."""
 
 
 def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
@@ -84,6 +86,7 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
         workdir,
         recipe=replace(recipe, workdir=workdir) if recipe.runs else None,
         build_timeout_s=float(environment.get("build_timeout_sec", 600.0)),
+        memory_bytes=_whole(path, environment, "memory_mb") * MIB,
     )
 
 
@@ -126,6 +129,15 @@ def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
         if path.stat().st_mode & 0o100:
             modes.add(name)
     return files, modes
+
+
+def _whole(path: Path, settings: Mapping[str, object], key: str) -> int:
+    value = settings.get(key) or 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(
+            f"terminal task {path}: task.toml: environment.{key}: must be a whole number, got {value!r}"
+        )
+    return value
 
 
 def _recipe(path: Path, context: Context, ignore_run: bool) -> Recipe:

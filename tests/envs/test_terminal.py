@@ -406,6 +406,17 @@ def test_a_dockerfile_that_cannot_be_kept_is_refused(tmp_path, line, message):
         read_folder(folder / "t")
 
 
+def test_a_task_has_the_memory_that_its_folder_says(tmp_path):
+    folder = write_task(tmp_path / "t", "true")
+    commands = shell("python3 -c 'print(len(b\"x\" * 700_000_000))' 2>&1 | tail -n 1")
+    assert "700000000" not in shown(play(make(folder=str(folder)), commands)[0])[0]
+    (folder / "t" / "task.toml").write_text("[environment]\nmemory_mb = 1024\n")
+    assert shown(play(make(folder=str(folder)), commands)[0]) == ["700000000"]
+    (folder / "t" / "task.toml").write_text("[environment]\nmemory_mb = '1G'\n")
+    with pytest.raises(ConfigError, match=r"environment\.memory_mb: must be a whole number"):
+        read_folder(folder / "t")
+
+
 def test_a_folder_without_tests_or_without_tasks_is_refused(tmp_path):
     folder = write_task(tmp_path / "t", "true", "other.py")
     with pytest.raises(ConfigError, match=r"must hold test\.sh or test_outputs\.py"):
