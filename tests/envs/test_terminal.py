@@ -395,8 +395,8 @@ def test_a_dockerfiles_copy_lines_say_where_files_go(tmp_path):
     ("line", "message"),
     [
         ("COPY one /etc/one", "outside of /app"),
-        ("COPY --from=build one .", "files of another stage need a container engine"),
-        ("USER agent", "another user needs a container engine"),
+        ("COPY --from=build one .", "files of another stage are not there; build such an image"),
+        ("USER agent", "another user is not followed"),
         ("COPY two .", "the context has no 'two'"),
     ],
 )

@@ -20,6 +20,10 @@ WITHOUT_FILES = frozenset(
     ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL", "VOLUME")
 )
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ELSEWHERE = (
+    "build such an image with a container engine, and name it as docker_image with ignore_run and a backend that takes "
+    "images, or unpack it as a base"
+)
 NOT_COPIED = frozenset(("Dockerfile", ".dockerignore", "docker-compose.yaml", "docker-compose.yml"))
 _NAME = re.compile(r"\\\$|\$(?:\{(\w+)(?:(:[-+])([^}]*))?\}|(\w+))")
 
@@ -123,14 +127,12 @@ class _Parser:
         if follow is not None:
             follow(rest)
         elif word not in WITHOUT_FILES:
-            raise ValueError(
-                f"{word} is not followed in the jail; use a container engine (sandbox = 'docker')"
-            )
+            raise ValueError(f"{word} is not followed; {ELSEWHERE}")
 
     def _on_from(self, rest: str) -> None:
         words = [part for part in self._filled(rest).split() if not part.startswith("--")]
         if self.base:
-            raise ValueError("a second stage needs a container engine (sandbox = 'docker')")
+            raise ValueError(f"a second stage is not followed; {ELSEWHERE}")
         if not words:
             raise ValueError("names no image")
         self.base = words[0]
@@ -158,7 +160,7 @@ class _Parser:
 
     def _on_user(self, rest: str) -> None:
         if rest.split(":")[0] not in ("root", "0"):
-            raise ValueError("another user needs a container engine (sandbox = 'docker')")
+            raise ValueError(f"another user is not followed; {ELSEWHERE}")
 
     def _on_run(self, rest: str) -> None:
         if self.ignore_run:
@@ -169,7 +171,7 @@ class _Parser:
             rest = rest.split(maxsplit=1)[1] if len(words) > 1 else ""
             words = words[1:]
         if not words or "<<" in words[0]:
-            raise ValueError("RUN without a command, or with a here-document, is not followed in the jail")
+            raise ValueError(f"RUN without a command, or with a here-document, is not followed; {ELSEWHERE}")
         argv = _json_list(rest) or ("/bin/sh", "-c", rest)
         env = {"PATH": PATH, "HOME": "/root"} | self.arguments | self.env
         self.steps.append(RunStep(argv, tuple(env.items()), self.workdir, f"RUN {rest}"))
@@ -181,7 +183,7 @@ class _Parser:
             [w for w in words if not w.startswith("--")],
         )
         if any(option.startswith("--from") for option in options):
-            raise ValueError("files of another stage need a container engine (sandbox = 'docker')")
+            raise ValueError(f"files of another stage are not there; {ELSEWHERE}")
         if any("://" in word for word in words[:-1]):
             raise ValueError("files from elsewhere are not fetched; put them into the context")
         if len(words) < 2:
