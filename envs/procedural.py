@@ -22,15 +22,18 @@ class ProceduralEnv(Env):
 
     provides = frozenset({"components"})
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    """Difficulties, easiest first."""
+    """Difficulties, easiest first; empty where tasks have none."""
 
     def __init__(self, task: Task, level: int = 1) -> None:
         super().__init__(task)
+        self.level: int = 0
+        if not self.levels:
+            return
         level = task.data.get("level", level)
         if isinstance(level, bool) or level not in (0, *self.levels):
             allowed = ", ".join(map(str, self.levels))
             raise ValueError(f"level: must be one of {allowed}, or 0 for any of them, got {level!r}")
-        self.level: int = level or random.Random(f"level {task.seed}").choice(self.levels)
+        self.level = level or random.Random(f"level {task.seed}").choice(self.levels)
 
     def draw(self, make: Callable[[random.Random], Problem], key: Callable[[Problem], str]) -> Problem:
         """Return the seed's problem. Problems of even seeds (train) and odd ones (held-out) never have equal keys.

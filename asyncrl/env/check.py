@@ -1,8 +1,9 @@
 """The checks of `asyncrl env check`.
 
-An environment may support the checks with three optional members: `levels` (difficulties that its `level` setting
-takes), `problem_key()` (a text equal for equal problems, compared between the splits) and `secrets()` (texts, such as
-the answer, that no observation may contain before the episode is over).
+An environment may support the checks with four optional members: `levels` (difficulties that its `level` setting
+takes), `problem_key()` (a text equal for equal problems, compared between the splits), `secrets()` (texts, such as the
+answer, that no observation may contain before the episode is over) and `async examine()` (what is wrong with the task
+itself, "" for nothing).
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ async def _check(name: str, config: dict[str, Any], num_tasks: int) -> list[Find
     findings = [await _splits(train, heldout, config)]
     train = train[: await _affordable(train, config)]
     findings += await _oracle(env_class, train, heldout, config)
+    findings += await _examined(env_class, [*train, *heldout[:OTHER_TASKS]], config)
     findings.append(await _blunders(train, config))
     try:
         first, _ = await _play_all(train, config)
@@ -149,6 +151,23 @@ async def _openings(tasks: list[Task], config: dict[str, Any]) -> Finding:
     return Finding(
         "a seed gives one problem", same == len(tasks), f"{same} of {len(tasks)} opened alike twice"
     )
+
+
+async def _examined(env_class: type[Env], tasks: list[Task], config: dict[str, Any]) -> list[Finding]:
+    """Ask each task what is wrong with it, where the environment can tell."""
+    if not hasattr(env_class, "examine"):
+        return []
+    problems = []
+    for task in tasks:
+        env = load_env(task.env)(task, **config)
+        try:
+            if problem := await env.examine():  # type: ignore[attr-defined]
+                problems.append(problem)
+        finally:
+            if (closing := env.close()) is not None:
+                await closing
+    seen = "; ".join(problems[:5]) or f"{len(tasks)} of {len(tasks)}"
+    return [Finding("tasks hold", not problems, seen)]
 
 
 async def _oracle(

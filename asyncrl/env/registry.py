@@ -29,6 +29,7 @@ ENVS: dict[str, str] = {
     "search": "asyncrl.envs.search.env:Search",
     "simulated": "asyncrl.envs.simulated.env:Simulated",
     "sql": "asyncrl.envs.sql.env:Sql",
+    "swe": "asyncrl.envs.swe.env:Swe",
     "team": "asyncrl.envs.team.env:Team",
     "terminal": "asyncrl.envs.terminal.env:Terminal",
     "support": "asyncrl.envs.support.env:Support",

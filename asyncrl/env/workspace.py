@@ -28,7 +28,18 @@ class Workspace:
     judge_timeout_s: float = 60.0
     """The longest that judging takes."""
     judge_spec: SandboxSpec = JUDGE_SPEC
-    """The sandbox that judges; what the agent left comes on top of its disk."""
+    """The sandbox that judges; what the agent left comes on top of its disk. The agent's own sees the same image."""
+    packed: bytes = b""
+    """A tar archive that is unpacked before `files`, for what these cannot say: links, empty folders, modes."""
+
+
+@runtime_checkable
+class PreparedEnv(Protocol):
+    """An environment whose folder takes long to make ready."""
+
+    async def prepare(self) -> None:
+        """Called once before `workspace`. Raises `InfrastructureError` where it cannot be made."""
+        ...
 
 
 @runtime_checkable

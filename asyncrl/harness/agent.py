@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from asyncrl.env.agent import source_of
 from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
-from asyncrl.env.workspace import Workspace, WorkspaceEnv
+from asyncrl.env.workspace import PreparedEnv, Workspace, WorkspaceEnv
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
 from asyncrl.gateway.agents import NOT_ITS_OWN, Agent, End, OpenEpisode, Recording, Report, load_agent
 from asyncrl.harness.file import Harness, fill, read_harness
@@ -111,6 +111,7 @@ class HarnessAgent:
         ends = time.monotonic() + timeout_s
         try:
             env = await asyncio.to_thread(self._env, _task(task))
+            await _prepare(env, timeout_s)
             work = env.workspace()
             agent_s = max(LEAST_S, timeout_s - work.judge_timeout_s - OWN_S)
             played = await self._play(work, episode, agent_s, ends - work.judge_timeout_s - OWN_S / 2)
@@ -151,14 +152,18 @@ class HarnessAgent:
             "bash",
             harness.sandbox_limits(timeout_s),
             self._installed.mounts,
+            dict(work.judge_spec.env),
             allow_hosts=(f"{episode.host}:{port}",),
+            image=work.judge_spec.image,
+            root=work.judge_spec.root,
         )
         async with await open_sandbox(self.sandbox, spec) as box:
             made_git = await self._furnish(box, work, values)
             given = {
                 name: fill(text, values) for name, text in {**harness.environment, **self.environment}.items()
             }
-            path = f"{self._installed.path}:{PATH}" if self._installed.path else PATH
+            path = spec.env.get("PATH", PATH)
+            path = f"{self._installed.path}:{path}" if self._installed.path else path
             result = await box.exec(
                 [fill(part, values) for part in harness.command],
                 stdin=fill(harness.stdin, values).encode(),
@@ -176,8 +181,11 @@ class HarnessAgent:
     async def _furnish(self, box: Sandbox, work: Workspace, values: Mapping[str, Any]) -> bool:
         """Put the task's files and the program's home into a sandbox; return whether a repository was made."""
         home = {path: fill(text, values).encode() for path, text in self.harness.files.items()}
-        for folder, data in ((WORKDIR, archive(work.files, work.executable)), (HOME, archive(home))):
-            script = f"mkdir -p {folder} && tar -xf - -C {folder}"
+        parts = [(WORKDIR, archive(work.files, work.executable)), (HOME, archive(home))]
+        if work.packed:
+            parts.insert(0, (WORKDIR, work.packed))
+        for folder, data in parts:
+            script = f"mkdir -p {folder} && tar -xpf - --no-same-owner -C {folder}"
             made = await box.exec(["sh", "-c", script], stdin=data, timeout_s=COPY_S)
             if not made.ok:
                 raise EnvironmentFailure(
@@ -214,12 +222,23 @@ class HarnessAgent:
         assert limits is not None
         room = replace(limits, disk_bytes=limits.disk_bytes + 2 * len(played.left))
         async with await open_sandbox(self.sandbox, replace(work.judge_spec, limits=room)) as box:
-            await box.exec(["tar", "-xf", "-"], stdin=played.left, timeout_s=COPY_S)
+            await box.exec(["tar", "-xpf", "-", "--no-same-owner"], stdin=played.left, timeout_s=COPY_S)
             return await env.judge(box)
 
 
 def _unjudged(where: str, error: Exception) -> Report:
     return Report(problem=f"{where}: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="unjudged")
+
+
+async def _prepare(env: object, timeout_s: float) -> None:
+    """Make ready what the task needs. Raises `InfrastructureError` where that takes the agent's time."""
+    if not isinstance(env, PreparedEnv):
+        return
+    try:
+        async with asyncio.timeout(max(LEAST_S, timeout_s / 2)):
+            await env.prepare()
+    except TimeoutError as error:
+        raise InfrastructureError(f"the task was not made ready within {timeout_s / 2:g} s") from error
 
 
 def _task(described: Mapping[str, Any]) -> Task:

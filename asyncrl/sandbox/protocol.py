@@ -76,6 +76,17 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class RootFiles:
+    """A root file system that programs see, read-only, in the place of the host's programs."""
+
+    layers: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs of a path inside and of folders on the host, each laid over the one before; two or more for each path. The
+    first path is `/`."""
+    workdir: str
+    """Absolute path inside where the session's folder is seen, too; a folder of the layers."""
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """What a session may do and what it can run."""
 
@@ -92,6 +103,8 @@ class SandboxSpec:
     """Python modules a warm interpreter imports once (zygote backend); other backends ignore it."""
     image: str = ""
     """Container image or remote template, for backends that use one; empty for the backend's default."""
+    root: RootFiles | None = None
+    """Made by `asyncrl.sandbox.images`; None for the host's programs and libraries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ module.main()
 class ZygoteSandbox(BubblewrapSandbox):
     name: ClassVar[str] = "zygote"
     renews: ClassVar[bool] = True
+    takes_root: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

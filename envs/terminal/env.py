@@ -7,7 +7,8 @@ work. The tests enter the sandbox only after the shell and everything it started
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import make_task
+from asyncrl.envs.terminal.image import TaskImage, build_settings
 from asyncrl.envs.terminal.shell import Shell
 from asyncrl.envs.terminal.verify import Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
@@ -37,7 +39,9 @@ LIMITS = Limits(cpu_s=60, processes=64, open_files=256, disk_bytes=64 * MIB)
 class Terminal(ProceduralEnv):
     """Generated tasks of `level` 1 to 3, or the task folders below `folder` (`ignore_run`: without their RUN lines).
 
-    `sandbox` names a backend. A folder whose name ends in "heldout" is held out, as is every fifth other one.
+    `sandbox` names a backend; `bases`, `build_hosts`, `keep_git_history` and `build_timeout_s` say how the images of
+    folders with RUN lines are built (`TaskImage`). A folder whose name ends in "heldout" is held out, as is every
+    fifth other one.
     """
 
     blocking: ClassVar[bool] = False
@@ -54,6 +58,10 @@ class Terminal(ProceduralEnv):
         command_timeout_s: float = 10.0,
         shown_characters: int = 2000,
         sandbox: str = "auto",
+        bases: Mapping[str, str] | None = None,
+        build_hosts: Sequence[str] = (),
+        keep_git_history: bool = False,
+        build_timeout_s: float = 0.0,
     ) -> None:
         super().__init__(task, level)
         self.max_turns = whole_number("max_turns", max_turns, 1, 256)
@@ -61,15 +69,22 @@ class Terminal(ProceduralEnv):
             raise ValueError(f"command_timeout_s: must be from 0.1 to 600, got {command_timeout_s}")
         self.command_timeout_s = command_timeout_s
         self.shown_characters = whole_number("shown_characters", shown_characters, 100, 100_000)
-        self.work: TaskFolder
-        if folder:
-            self.work = read_folder(_chosen(task, folder), ignore_run)
-        else:
-            self.work = self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
-        self.box = LazySandbox(sandbox, SandboxSpec("bash", LIMITS, image=self.work.image))
-        self.opening = asyncio.Lock()
+        self.work = self.load(folder, ignore_run)
+        building = build_settings(bases, build_hosts, keep_git_history, build_timeout_s)
+        self.image = TaskImage(self.work, building, sandbox)
+        self.sandbox = sandbox
+        self.spec = SandboxSpec("bash", _limits(self.work), image=self.work.image)
+        self.box: LazySandbox | None = None
+        self.packed = b""
+        self.starting = asyncio.Lock()
         self.shell: Shell | None = None
         self.turns = 0
+
+    def load(self, folder: str, ignore_run: bool) -> TaskFolder:
+        """Return the task's folder. Raises `ConfigError`, or `ValueError` for one that is not in `folder`."""
+        if folder:
+            return read_folder(_chosen(self.task, folder), ignore_run)
+        return self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
 
     @classmethod
     def tasks(cls, split: str, env: str, folder: str = "", **config: Any) -> Iterator[Task]:
@@ -87,9 +102,22 @@ class Terminal(ProceduralEnv):
         commands_s = needed_s(self.command_timeout_s, COMMANDS_SHARE)
         return max(commands_s, needed_s(self.work.said_timeout_s, 1 - COMMANDS_SHARE))
 
-    def reset(self) -> list[Message]:
+    def opening(self) -> list[Message]:
+        """Return the messages that begin the conversation."""
         text = rename_paths(self.work.instruction, self.work.workdir).strip()
         return [{"role": "system", "content": RULES}, {"role": "user", "content": text}]
+
+    def reset(self) -> list[Message] | Awaitable[list[Message]]:
+        return self._reset_built() if self.image.needed else self.opening()
+
+    async def _reset_built(self) -> list[Message]:
+        await self.image.begin()
+        return self.opening()
+
+    async def prepare(self) -> None:
+        """Build the task's image, which `workspace` needs. Raises `InfrastructureError` with the reason."""
+        self.spec = await self.image.spec(self.spec)
+        self.packed = await self.image.packed()
 
     async def step(self, action: Action) -> Step:
         """Run the commands of a turn in order; judge after the last turn or one without commands."""
@@ -114,8 +142,8 @@ class Terminal(ProceduralEnv):
     def workspace(self) -> Workspace:
         """Return the task as a folder for an agent program; see `asyncrl.env.workspace`."""
         text = rename_paths(self.work.instruction, self.work.workdir).strip()
-        work, spec = self.work, SandboxSpec("bash", LIMITS, image=self.work.image)
-        return Workspace(text, work.files, work.executable, work.verifier_timeout_s, spec)
+        work = self.work
+        return Workspace(text, work.files, work.executable, work.verifier_timeout_s, self.spec, self.packed)
 
     async def judge(self, box: Sandbox) -> Step:
         """Run the tests on what an agent program has left."""
@@ -124,7 +152,9 @@ class Terminal(ProceduralEnv):
         return Step(reward=verdict.reward, done=True, success=verdict.reward == 1, components=components)
 
     async def close(self) -> None:
-        await self.box.close()
+        self.image.leave()
+        if self.box is not None:
+            await self.box.close()
 
     def oracle(self, messages: list[Message]) -> Message:
         if not self.work.solution:
@@ -163,9 +193,15 @@ class Terminal(ProceduralEnv):
 
     async def _open(self) -> Shell:
         """Start the sandbox with the task's files, once."""
-        async with self.opening:
+        async with self.starting:
             if self.shell is None:
+                self.spec = await self.image.spec(self.spec)
+                self.box = LazySandbox(self.sandbox, self.spec)
                 box = await self.box.open()
+                if problem := await self.image.fill(box):
+                    raise EnvironmentFailure(
+                        f"terminal task {self.work.name}: its files do not fit: {problem}"
+                    )
                 files = archive(self.work.files, self.work.executable)
                 with own():
                     unpacked = await box.exec(["tar", "-xf", "-"], stdin=files)
@@ -179,7 +215,15 @@ class Terminal(ProceduralEnv):
     async def _judge(self) -> Verdict:
         shell = await self._open()
         await shell.stop()
+        assert self.box is not None
         return await verify(await self.box.open(), self.work)
+
+
+def _limits(work: TaskFolder) -> Limits:
+    """Return the limits of the task's sessions. One that says its memory counts what is held, not what is reserved."""
+    if not work.memory_bytes:
+        return LIMITS
+    return replace(LIMITS, memory_bytes=work.memory_bytes, address_space_bytes=0)
 
 
 def _chosen(task: Task, folder: str) -> Path:

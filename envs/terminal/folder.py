@@ -2,7 +2,7 @@
 
 instruction.md       what the agent is told
 task.toml            [metadata] difficulty; [verifier] timeout_sec; [environment] docker_image
-environment/         files the agent finds; a Dockerfile's WORKDIR and COPY lines say where
+environment/         files the agent finds; a Dockerfile says where, and what else is made
 tests/               test.sh (writes reward.txt or reward.json) or test_outputs.py
 solution/solve.sh    the scripted expert
 """
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.protocol import WORKDIR
+from asyncrl.sandbox.images.dockerfile import Context, CopyStep, Recipe, parse
+from asyncrl.sandbox.protocol import MIB, WORKDIR
 from asyncrl.textfile import read_text, read_toml
 
 MAX_BYTES = 16 * 1024 * 1024
 """All files of one part of a task together."""
-NOT_COPIED = {"Dockerfile", "docker-compose.yaml", "docker-compose.yml", ".dockerignore"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,17 @@ class TaskFolder:
     """The name of the work folder in the texts."""
     guesses: tuple[str, ...] = field(default=())
     """Commands that a random policy draws from."""
+    recipe: Recipe | None = None
+    """How the image is made in which `files` lie, where a RUN line makes files; `files` is empty then."""
+    build_timeout_s: float = 600.0
+    memory_bytes: int = 0
+    """Of all that runs; 0 where the folder does not say it."""
 
 
 def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
     """Read a task folder. Raises `ConfigError` naming what is missing or not supported.
 
-    A Dockerfile is not built. Of its lines, WORKDIR and COPY are followed; RUN lines are refused unless `ignore_run`.
+    Without RUN lines, or with `ignore_run`, the WORKDIR and COPY lines of a Dockerfile say where its files lie.
     """
     path = Path(path)
     try:
@@ -63,22 +67,26 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
         raise ConfigError(f"terminal task {path}: {error}") from error
     if "test.sh" not in tests and "test_outputs.py" not in tests:
         raise ConfigError(f"terminal task {path}: tests/ must hold test.sh or test_outputs.py")
-    workdir, copies = _dockerfile(path, context, ignore_run)
+    recipe = _recipe(path, Context(context, frozenset(modes)), ignore_run)
+    workdir, copies = _places(path, recipe)
     files = {target: context[source] for source, target in copies.items()}
     executable = frozenset(target for source, target in copies.items() if source in modes)
+    environment = settings.get("environment", {})
     timeout_s = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
-    image = settings.get("environment", {}).get("docker_image", "")
     return TaskFolder(
         path.name,
         instruction,
         files,
         tests,
         solution,
-        image,
+        environment.get("docker_image") or "",
         timeout_s or 60.0,
         timeout_s,
         executable,
         workdir,
+        recipe=replace(recipe, workdir=workdir) if recipe.runs else None,
+        build_timeout_s=float(environment.get("build_timeout_sec", 600.0)),
+        memory_bytes=_whole(path, environment, "memory_mb") * MIB,
     )
 
 
@@ -123,48 +131,37 @@ def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
     return files, modes
 
 
-def _dockerfile(path: Path, context: Mapping[str, bytes], ignore_run: bool) -> tuple[str, dict[str, str]]:
-    """Return the work folder, and the place of each file of the build context below it."""
-    plain = {name: name for name in context if name not in NOT_COPIED}
-    if "Dockerfile" not in context:
-        return "/app", plain
-    workdir, copies = "/", {}
-    text = context["Dockerfile"].decode("utf-8", "replace").replace("\\\n", " ")
-    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
-    for word, rest in (line for line in lines if len(line) == 2):
-        if word.upper() == "WORKDIR":
-            workdir = posixpath.join(workdir, rest.strip())
-        elif word.upper() == "RUN" and not ignore_run:
-            raise ConfigError(
-                f"terminal task {path}: environment/Dockerfile runs {rest[:80]!r}, and images are not built here; "
-                "set ignore_run = true in env.config if the task can do without"
-            )
-        elif word.upper() in ("COPY", "ADD"):
-            copies.update(_copied(rest, workdir, plain))
-    base = workdir if workdir != "/" else "/app"
+def _whole(path: Path, settings: Mapping[str, object], key: str) -> int:
+    value = settings.get(key) or 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(
+            f"terminal task {path}: task.toml: environment.{key}: must be a whole number, got {value!r}"
+        )
+    return value
+
+
+def _recipe(path: Path, context: Context, ignore_run: bool) -> Recipe:
+    """Return what the Dockerfile says; without one, that all files of the context lie in the work folder."""
+    if "Dockerfile" not in context.files:
+        return parse("WORKDIR /app\nCOPY . .", context)
+    text = context.files["Dockerfile"].decode("utf-8", "replace")
+    return parse(text, context, f"terminal task {path}: environment/Dockerfile", ignore_run)
+
+
+def _places(path: Path, recipe: Recipe) -> tuple[str, dict[str, str]]:
+    """Return the work folder, and the place below it of each file of the build context; none where RUN lines make an
+    image of their own."""
+    base = recipe.workdir if recipe.workdir != "/" else "/app"
+    if recipe.runs:
+        return base, {}
+    copies = {
+        name: target for step in recipe.steps if isinstance(step, CopyStep) for target, name in step.targets
+    }
     inside = {source: posixpath.relpath(target, base) for source, target in copies.items()}
     outside = [source for source, target in inside.items() if target.startswith("..")]
     if outside:
         raise ConfigError(f"terminal task {path}: {outside[0]!r} is copied to a place outside of {base}")
     return base, inside
-
-
-def _copied(arguments: str, workdir: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Return what one COPY line copies, and where."""
-    *sources, target = [part for part in shlex.split(arguments) if not part.startswith("--")]
-    target = posixpath.join(workdir, target) + (
-        "/" if target.endswith(("/", ".")) or len(sources) > 1 else ""
-    )
-    found = {}
-    for source in (posixpath.normpath(s) for s in sources):
-        for name in names:
-            if name == source:
-                whole = target.endswith("/")
-                found[name] = posixpath.normpath(target + posixpath.basename(name) if whole else target)
-            elif source == "." or name.startswith(source + "/"):
-                below = name if source == "." else name[len(source) + 1 :]
-                found[name] = posixpath.normpath(posixpath.join(target, below))
-    return found
 
 
 def rename_paths(text: str, workdir: str, tests: str = "", logs: str = "") -> str:

@@ -102,11 +102,11 @@ def _judge(output: str, errors: str, token: str, task: TaskFolder) -> Verdict:
 
 
 async def _read_reward(judge: Judge) -> float | None:
-    """Return the number in reward.txt, or the `reward` of reward.json; None if the tests wrote neither.  0 if the
+    """Return the `reward` of reward.json, or the number in reward.txt; None if the tests wrote neither.  0 if the
     first of them is a folder or a link, which no test makes, or empty, as on a disk that the agent has filled, or
     invalid, as the agent's program may have written it.
     """
-    for name in ("reward.txt", "reward.json"):
+    for name in ("reward.json", "reward.txt"):
         try:
             data = await judge.read(name, REWARD_BYTES)
         except InputError:

@@ -32,8 +32,8 @@ class Repairs(Terminal):
 
     tools: ClassVar[list[dict[str, Any]]] = [BASH]
 
-    def reset(self) -> list[Message]:
-        _, task = super().reset()
+    def opening(self) -> list[Message]:
+        _, task = super().opening()
         return [{"role": "system", "content": SYSTEM}, task]
 
     def oracle(self, messages: list[Message]) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import Any
 
 from asyncrl.env.protocol import Action, Step
@@ -14,7 +15,9 @@ def play(env: Any, *actions: Action) -> list[Step]:
 
     async def whole() -> list[Step]:
         try:
-            env.reset()
+            opening = env.reset()
+            if inspect.isawaitable(opening):
+                await opening
             return [await env.step(action) for action in actions]
         finally:
             await env.close()

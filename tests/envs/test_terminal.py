@@ -132,6 +132,7 @@ def test_the_verdict_is_the_exit_status_when_nothing_else_is_written(tmp_path):
     [
         ("echo 0.25 > /logs/verifier/reward.txt", 0.25),
         ("""echo '{"reward": 0.5, "speed": 2}' > /logs/verifier/reward.json""", 0.5),
+        ("""cd /logs/verifier; echo 1 > reward.txt; echo '{"reward": 0.75}' > reward.json""", 0.75),
         ("echo 7 > /logs/verifier/reward.txt", 1.0),
         ("echo 0 > /logs/verifier/reward.txt", 0.0),
         ("echo 1 > /logs/verifier/reward.txt; exit 1", 1.0),
@@ -392,11 +393,27 @@ def test_a_dockerfiles_copy_lines_say_where_files_go(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("RUN apt-get install -y jq", "runs 'apt-get install -y jq'"), ("COPY one /etc/one", "outside of /app")],
+    [
+        ("COPY one /etc/one", "outside of /app"),
+        ("COPY --from=build one .", "files of another stage are not there; build such an image"),
+        ("USER agent", "another user is not followed"),
+        ("COPY two .", "the context has no 'two'"),
+    ],
 )
 def test_a_dockerfile_that_cannot_be_kept_is_refused(tmp_path, line, message):
     folder = write_task(tmp_path / "t", "true", one="1", Dockerfile=f"FROM debian:12\nWORKDIR /app\n{line}\n")
     with pytest.raises(ConfigError, match=message):
+        read_folder(folder / "t")
+
+
+def test_a_task_has_the_memory_that_its_folder_says(tmp_path):
+    folder = write_task(tmp_path / "t", "true")
+    commands = shell("python3 -c 'print(len(b\"x\" * 700_000_000))' 2>&1 | tail -n 1")
+    assert "700000000" not in shown(play(make(folder=str(folder)), commands)[0])[0]
+    (folder / "t" / "task.toml").write_text("[environment]\nmemory_mb = 1024\n")
+    assert shown(play(make(folder=str(folder)), commands)[0]) == ["700000000"]
+    (folder / "t" / "task.toml").write_text("[environment]\nmemory_mb = '1G'\n")
+    with pytest.raises(ConfigError, match=r"environment\.memory_mb: must be a whole number"):
         read_folder(folder / "t")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import http.server
 import json
+import os
 import threading
 
 import numpy as np
@@ -14,6 +15,7 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.services.rollout.agents import Agents
 from asyncrl.types import FailureClass, Status, Task
+from tests.envs.harbor_tasks import TASKS, write_tasks
 from tests.gateway.conftest import ScriptedEngine
 
 CONTEXT = 8192
@@ -179,6 +181,31 @@ def test_tests_that_cannot_judge_fail_the_episode_and_earn_nothing(renderer, fol
     (trajectory,) = Player(renderer, script("done"), harness="bash", tasks=folder).play(adder(folder))
     assert (trajectory.status, trajectory.failure) == (Status.FAILED, FailureClass.ENVIRONMENT)
     assert "judge: EnvironmentFailure" in trajectory.error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")
+def test_a_program_works_and_is_judged_in_the_image_of_its_task(renderer, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path / "cache"))
+    folder = write_tasks(tmp_path / "tasks", names=("compiled", "links"))
+    config = {"harness": "bash", "tasks": str(folder), "task_config": {"bases": {"*": "host"}}}
+    for name in ("compiled", "links"):
+        task = Task(name, "agent", 0, "train", {"folder": str(folder / name)})
+        (played,) = Player(renderer, script(call(TASKS[name].solve), "done"), **config).play(task)
+        assert (played.reward, played.success) == (1.0, True), played.error
+    (nothing,) = Player(renderer, script(call("true"), "done"), **config).play(task)
+    assert nothing.reward == 0.0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")
+def test_an_image_that_cannot_be_built_is_no_outcome_of_the_program(renderer, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path / "cache"))
+    folder = write_tasks(tmp_path / "tasks", names=("links",))
+    dockerfile = folder / "links" / "environment" / "Dockerfile"
+    dockerfile.write_text("FROM x\nWORKDIR /app\nRUN echo no such luck; exit 1\n")
+    config = {"harness": "bash", "tasks": str(folder), "task_config": {"bases": {"*": "host"}}}
+    task = Task("links", "agent", 0, "train", {"folder": str(folder / "links")})
+    (failed,) = Player(renderer, script(call("true"), "done"), **config).play(task)
+    assert failed.failure is FailureClass.INFRASTRUCTURE and "no such luck" in failed.error
 
 
 def test_the_agent_cannot_reach_its_judge(renderer, folder):
