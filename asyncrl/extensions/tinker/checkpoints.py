@@ -44,6 +44,10 @@ class Checkpoints:
         """Return where a checkpoint to train on from is."""
         return self.folder / "policies" / policy / WEIGHTS / f"{name}.safetensors"
 
+    def settings_file(self, policy: str, name: str) -> Path:
+        """Return where it says what the adapter of such a checkpoint was made by."""
+        return self.weights_file(policy, name).with_suffix(".json")
+
     @property
     def adapters(self) -> Path:
         """The folder of adapters to sample from."""
@@ -64,7 +68,8 @@ class Checkpoints:
         """Delete a checkpoint. Samplers that were made of it sample on."""
         self.ledger.remove_checkpoint(checkpoint)
         if checkpoint.kind == WEIGHTS:
-            self.weights_file(checkpoint.policy, checkpoint.name).unlink(missing_ok=True)
+            for file_of in (self.weights_file, self.settings_file):
+                file_of(checkpoint.policy, checkpoint.name).unlink(missing_ok=True)
         elif not any(one["adapter"] == self.adapter(checkpoint) for one in self.ledger.samplers()):
             shutil.rmtree(self.adapters / self.adapter(checkpoint), ignore_errors=True)
 

@@ -64,8 +64,8 @@ def read_row(index: int, datum: Datum, loss: Loss, vocab_size: int, most_tokens:
             )
     ids = _dense(targets).astype(np.int64)
     dense = {name: _dense(one).astype(np.float32) for name, one in given.items()}
-    for name, one in dense.items():
-        if not np.isfinite(one).all():
+    for name, values in dense.items():
+        if not np.isfinite(values).all():
             raise InputError(f"{where}.{name}: must be finite")
     cells = np.arange(ids.size)
     if targets.rows is not None:

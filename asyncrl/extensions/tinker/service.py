@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from asyncrl.credentials import Access
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
 from asyncrl.extensions.tinker.engine import EngineKeeper
 from asyncrl.extensions.tinker.ledger import (
     CREATE,
@@ -178,8 +178,8 @@ class Server:
         """Return a policy as the SDK's `TrainingRun`."""
         own = self.ledger.checkpoints(record.id)
         newest = {
-            kind: next((one for one in own if one.kind == kind), None)
-            for kind in ("weights", SAMPLER_WEIGHTS)
+            kind: next((shown(one) for one in own if one.kind == kind), None)
+            for kind in (WEIGHTS, SAMPLER_WEIGHTS)
         }
         return {
             "training_run_id": record.id,
@@ -188,8 +188,8 @@ class Server:
             "is_lora": True,
             "lora_rank": record.settings["rank"],
             "last_request_time": moment(record.used),
-            "last_checkpoint": newest["weights"] and shown(newest["weights"]),
-            "last_sampler_checkpoint": newest[SAMPLER_WEIGHTS] and shown(newest[SAMPLER_WEIGHTS]),
+            "last_checkpoint": newest[WEIGHTS],
+            "last_sampler_checkpoint": newest[SAMPLER_WEIGHTS],
             "user_metadata": record.about,
         }
 
@@ -255,7 +255,7 @@ class KeyHeader:
             if given.startswith(KEY_PREFIX):
                 others = [one for one in scope["headers"] if one[0] not in (b"authorization", b"x-api-key")]
                 token = (b"authorization", b"Bearer " + given.removeprefix(KEY_PREFIX))
-                scope = scope | {"headers": [*others, token]}
+                scope = {**scope, "headers": [*others, token]}
         await self.app(scope, receive, send)
 
 

@@ -188,7 +188,8 @@ class Training:
         if isinstance(message, LoadWeights):
             checkpoint = self.checkpoints.find(message.path, WEIGHTS)
             self._check_name(message.base_model or self.name)
-            settings = AdapterSettings(**json.loads(self._settings_file(checkpoint).read_text()))
+            written = self.checkpoints.settings_file(checkpoint.policy, checkpoint.name).read_text()
+            settings = AdapterSettings(**json.loads(written))
         else:
             self._check_name(message.base_model)
             if message.optimizer_config.type != "adamw":
@@ -287,13 +288,11 @@ class Training:
             raise InputError(f"path: there is a checkpoint {there.path}; overwrite = True replaces it")
         file = self.checkpoints.weights_file(request.owner, checkpoint.name)
         policy.save(file)
-        self._settings_file(checkpoint).write_text(json.dumps(_settings(policy.settings)))
+        settings = self.checkpoints.settings_file(request.owner, checkpoint.name)
+        settings.write_text(json.dumps(_settings(policy.settings)))
         with self.ledger.together():
             self.ledger.add_checkpoint(replace(checkpoint, bytes=file.stat().st_size))
             self._answer(request, {"type": "save_weights", "path": checkpoint.path})
-
-    def _settings_file(self, checkpoint: Checkpoint) -> Any:
-        return self.checkpoints.weights_file(checkpoint.policy, checkpoint.name).with_suffix(".json")
 
     def _save_for_sampler(self, policy: TrainedAdapter, request: Request) -> None:
         message = SaveForSampler.model_validate_json(request.body)
