@@ -38,6 +38,7 @@ class Sampling:
         """None while it is being started."""
         self.tokens = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._given_up: set[str] = set()
 
     def resume(self) -> None:
         """Carry out what a server that was killed has left."""
@@ -56,8 +57,9 @@ class Sampling:
         return len(self._tasks)
 
     def cancel(self, request_id: str) -> None:
-        """Give a request up: nobody waits for it."""
+        """Give a request up: nobody waits for it, and no later server is to carry it out."""
         if (task := self._tasks.get(request_id)) is not None:
+            self._given_up.add(request_id)
             task.cancel()
 
     async def close(self) -> None:
@@ -74,6 +76,11 @@ class Sampling:
             found, form = _failure(str(error), "user"), FAILED
         except InfrastructureError as error:
             found, form = _failure(str(error), "server"), FAILED
+        except asyncio.CancelledError:
+            if request.id not in self._given_up:
+                raise
+            self._given_up.remove(request.id)
+            found, form = _failure("its client has given it up", "user"), FAILED
         except Exception as error:
             # A bug: its client must hear of it, and the others go on.
             log.exception("request %s", request.id)

@@ -193,6 +193,18 @@ def test_a_bug_is_told_to_its_client(server):
     assert json.loads(asyncio.run(play()).answer)["error"] == "the server failed: ZeroDivisionError: x"
 
 
+def test_a_request_that_its_client_gives_up_is_not_carried_out_by_a_later_server(server):
+    async def play():
+        waiting = asyncio.create_task(sampled(server))
+        await asyncio.sleep(0.02)
+        server.cancel("s:sample:0/1")
+        server.cancel("s:sample:0/2")
+        return await waiting
+
+    assert json.loads(asyncio.run(play()).answer)["error"] == "its client has given it up"
+    assert server.ledger.unanswered((SAMPLE,)) == []
+
+
 def test_what_a_killed_server_has_left_is_sampled_by_the_next(server):
     async def first():
         task = asyncio.create_task(sampled(server))
