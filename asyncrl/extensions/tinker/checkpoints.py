@@ -16,7 +16,10 @@ from asyncrl.extensions.tinker.ledger import Checkpoint, Ledger
 from asyncrl.extensions.tinker.messages import ID, NAME
 
 WEIGHTS, SAMPLER_WEIGHTS = "weights", "sampler_weights"
-KINDS = (WEIGHTS, SAMPLER_WEIGHTS)
+SNAPSHOT = "_"
+"""Begins the names of adapters that were written for one sampler; no name of a client's begins so."""
+KEPT_SNAPSHOTS = 64
+"""Of each policy the newest of them: a loop takes one a step, and samples from the last few."""
 _PATH = re.compile(rf"tinker://({ID[1:-1]})/(weights|sampler_weights)/({NAME[1:-1]})")
 
 
@@ -78,7 +81,11 @@ class Checkpoints:
         return f"{checkpoint.policy}/{checkpoint.name}"
 
     def remove_expired(self) -> None:
-        """Delete the checkpoints whose time is over."""
+        """Delete the checkpoints whose time is over, and all but the newest snapshots of each policy."""
         for one in self.ledger.checkpoints():
             if one.expires is not None and one.expires < time.time():
                 self.remove(one)
+        for folder in self.adapters.glob("*"):
+            numbers = sorted(int(one.name.removeprefix(SNAPSHOT)) for one in folder.glob(f"{SNAPSHOT}*"))
+            for number in numbers[:-KEPT_SNAPSHOTS]:
+                shutil.rmtree(folder / f"{SNAPSHOT}{number}", ignore_errors=True)

@@ -23,7 +23,7 @@ import xxhash
 
 from asyncrl.disk import FAULTS
 from asyncrl.errors import InputError
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints
 from asyncrl.extensions.tinker.ledger import (
     CREATE,
     FAILED,
@@ -320,7 +320,8 @@ class Training:
             self._answer(request, answer)
 
     def _checkpoint(self, request: Request, kind: str, message: SaveWeights) -> Checkpoint:
-        name = message.path if message.path is not None else f"at-{request.number}"
+        own = f"{SNAPSHOT if kind == SAMPLER_WEIGHTS else 'at-'}{request.number}"
+        name = message.path if message.path is not None else own
         expires = None if message.ttl_seconds is None else time.time() + message.ttl_seconds
         return Checkpoint(request.owner, kind, name, time.time(), 0, expires, message.user_metadata)
 

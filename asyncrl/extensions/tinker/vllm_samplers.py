@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 ADAPTERS = "ASYNCRL_TINKER_ADAPTERS"
 """Environment variable: the folder of adapters."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*(?:/[A-Za-z0-9][A-Za-z0-9:._-]*)*")
-"""A folder below it."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
+"""A folder below it: POLICY/NAME."""
 
 
 class Samplers(EngineHook):

@@ -5,6 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
+from asyncrl.extensions.tinker import checkpoints as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
 from asyncrl.extensions.tinker.ledger import (
     CREATE,
@@ -295,7 +296,7 @@ def test_a_checkpoint_is_kept_found_and_replaced_when_asked(base, tmp_path):
     found = checkpoints.find(f"tinker://{POLICY}/weights/one")
     assert (found.about, found.expires - found.created) == ({"a": "b"}, pytest.approx(3600, abs=5))
     assert json.loads(server.answer(7).answer)["sampling_session_id"] == "s:sample:3"
-    assert server.ledger.sampler("s:sample:3")["adapter"] == f"{POLICY}/at-7"
+    assert server.ledger.sampler("s:sample:3")["adapter"] == f"{POLICY}/_7"
     # From it, a policy of another session is made.
     loads = {"session_id": "s", "model_seq_id": 1, "path": found.path, "optimizer": True}
     server.send(Request("s:create:1", 0, CREATE, json.dumps(loads).encode()))
@@ -305,4 +306,17 @@ def test_a_checkpoint_is_kept_found_and_replaced_when_asked(base, tmp_path):
     assert all((first[name] == second[name]).all() for name in first)
     checkpoints.remove(found)
     assert list(checkpoints.weights_file(POLICY, "one").parent.iterdir()) == []
+    server.end()
+
+
+def test_the_newest_snapshots_of_a_policy_are_kept(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "KEPT_SNAPSHOTS", 2)
+    server = Start(base, tmp_path)
+    server.send(created())
+    server.work()
+    server.send(*(of_policy(n, SAVE_FOR_SAMPLER, sampling_session_seq_id=n) for n in (1, 2, 3, 4)))
+    server.send(of_policy(5, SAVE_FOR_SAMPLER, path="named"))
+    server.work()
+    server.training.checkpoints.remove_expired()
+    assert sorted(one.name for one in (tmp_path / "adapters" / POLICY).iterdir()) == ["_3", "_4", "named"]
     server.end()
