@@ -10,7 +10,9 @@ twice is one request. The SDK numbers the requests of a policy; (policy, number)
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -23,6 +25,8 @@ from typing import Any
 from asyncrl.errors import ConfigError, InputError
 
 FILE = "tinker.sqlite"
+OWNED = "owned"
+"""Locked by the server that has the folder, which ends with its process."""
 KEPT_ANSWERS = 8192
 """Answers kept of a policy or sampler after newer ones have come: its client has read them long ago. Of a sampler two
 thousand may be on their way at once."""
@@ -120,12 +124,18 @@ class Ledger:
         self._lock = threading.RLock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._owned = os.open(folder / OWNED, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._db = sqlite3.connect(folder / FILE, check_same_thread=False, isolation_level=None)
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
             # A commit outlives the process. What the last seconds before a power failure brought may be lost.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--state {folder}: another server has it; give this one a folder of its own"
+            ) from None
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"--state {folder}: cannot be the server's folder: {error}") from error
         self._depth = 0
@@ -134,6 +144,7 @@ class Ledger:
         """Close the file."""
         with self._lock:
             self._db.close()
+            os.close(self._owned)
 
     @contextmanager
     def together(self) -> Iterator[None]:
