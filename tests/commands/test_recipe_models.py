@@ -40,6 +40,7 @@ COMMANDS_WITH_RECIPES = {
         "openenv",
         "replica",
         "rollout",
+        "tinker",
     ],
     "serve policy MODEL --recipe RECIPE": [],
     "plan run RECIPE": [],

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from pathlib import Path
 
+from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker.ledger import Checkpoint, Ledger
 from asyncrl.extensions.tinker.messages import ID, NAME
@@ -63,7 +63,7 @@ class Checkpoints:
         if kind and found_kind != kind:
             raise InputError(f"path: {path} must be of {kind}")
         found = self.ledger.checkpoint(policy, found_kind, name)
-        if found is None or (found.expires is not None and found.expires < time.time()):
+        if found is None or (found.expires is not None and found.expires < stamp_s()):
             raise InputError(f"path: there is no checkpoint {path}")
         return found
 
@@ -83,7 +83,7 @@ class Checkpoints:
     def remove_expired(self) -> None:
         """Delete the checkpoints whose time is over, and all but the newest snapshots of each policy."""
         for one in self.ledger.checkpoints():
-            if one.expires is not None and one.expires < time.time():
+            if one.expires is not None and one.expires < stamp_s():
                 self.remove(one)
         for folder in self.adapters.glob("*"):
             numbers = sorted(int(one.name.removeprefix(SNAPSHOT)) for one in folder.glob(f"{SNAPSHOT}*"))

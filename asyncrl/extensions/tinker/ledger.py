@@ -15,13 +15,13 @@ import json
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncrl.clock import stamp_s
 from asyncrl.errors import ConfigError, InputError
 
 FILE = "tinker.sqlite"
@@ -166,14 +166,14 @@ class Ledger:
                 self._depth -= 1
 
     def add_session(self, name: str, about: dict[str, Any]) -> None:
-        now = time.time()
+        now = stamp_s()
         with self.together():
             self._db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (name, now, now, json.dumps(about)))
 
     def seen(self, session: str) -> bool:
         """Note that a session's client is there. False for an unknown one."""
         with self.together():
-            changed = self._db.execute("UPDATE sessions SET seen = ? WHERE id = ?", (time.time(), session))
+            changed = self._db.execute("UPDATE sessions SET seen = ? WHERE id = ?", (stamp_s(), session))
             return changed.rowcount == 1
 
     def sessions(self) -> list[dict[str, Any]]:
@@ -282,7 +282,7 @@ class Ledger:
         """A policy's state file holds what its requests up to `number` have made: none of them is needed again."""
         with self.together():
             self._db.execute(
-                "UPDATE policies SET applied = ?, used = ? WHERE id = ?", (number, time.time(), policy)
+                "UPDATE policies SET applied = ?, used = ? WHERE id = ?", (number, stamp_s(), policy)
             )
             self._db.execute(
                 "UPDATE requests SET body = x'' WHERE owner = ? AND number <= ? AND body != x''",
@@ -299,7 +299,7 @@ class Ledger:
         with self.together():
             self._db.execute(
                 "INSERT OR IGNORE INTO samplers VALUES (?, ?, ?, ?, ?)",
-                (name, session, adapter, path, time.time()),
+                (name, session, adapter, path, stamp_s()),
             )
 
     def sampler(self, name: str) -> dict[str, Any] | None:

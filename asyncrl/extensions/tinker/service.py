@@ -7,7 +7,6 @@ says 408 where there is none yet. `training` and `sampling` carry requests out; 
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from asyncrl.clock import stamp_s
 from asyncrl.credentials import Access
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
@@ -481,7 +481,7 @@ def _add_listing_routes(app: FastAPI, server: Server) -> None:
     @app.put(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}/ttl")
     async def set_ttl(policy: str, kind: str, name: str, request: Request) -> Response:
         message, found = read(messages.TimeToLive, await request.body()), one(policy, kind, name)
-        expires = None if message.ttl_seconds is None else time.time() + message.ttl_seconds
+        expires = None if message.ttl_seconds is None else stamp_s() + message.ttl_seconds
         server.ledger.add_checkpoint(
             Checkpoint(found.policy, found.kind, found.name, found.created, found.bytes, expires, found.about)
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Collector, Tokens, WithoutFiles
+from asyncrl.errors import InputError
 
 SAMPLER = "sampler"
 """The kind, and the request's field."""
@@ -50,8 +51,8 @@ class SamplerKind(WithoutFiles):
         """See `Kind`."""
 
     def encode(self, value: Any) -> dict[str, Any]:
-        """See `Kind`."""
-        return {}
+        """See `Kind`; there is no such field."""
+        raise InputError("extras: a sampler is of requests alone")
 
     def decode(self, fields: Fields, tokens: Tokens) -> None:
         """See `Kind`."""

@@ -13,7 +13,6 @@ import asyncio
 import json
 import logging
 import shutil
-import time
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 import xxhash
 
+from asyncrl.clock import stamp_s
 from asyncrl.disk import FAULTS
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints
@@ -202,7 +202,7 @@ class Training:
         if isinstance(message, LoadWeights):
             self._load(policy, message)
         policy.save(self.checkpoints.state_file(policy_id, 0))
-        now = time.time()
+        now = stamp_s()
         about = {"base_model": self.name, **_settings(settings)}
         record = PolicyRecord(policy_id, str(message.session_id), about, 0, now, now, message.user_metadata)
         answer = {"type": "load_weights" if loaded else "create_model", "model_id": policy_id}
@@ -322,8 +322,8 @@ class Training:
     def _checkpoint(self, request: Request, kind: str, message: SaveWeights) -> Checkpoint:
         own = f"{SNAPSHOT if kind == SAMPLER_WEIGHTS else 'at-'}{request.number}"
         name = message.path if message.path is not None else own
-        expires = None if message.ttl_seconds is None else time.time() + message.ttl_seconds
-        return Checkpoint(request.owner, kind, name, time.time(), 0, expires, message.user_metadata)
+        expires = None if message.ttl_seconds is None else stamp_s() + message.ttl_seconds
+        return Checkpoint(request.owner, kind, name, stamp_s(), 0, expires, message.user_metadata)
 
     def _answer(self, request: Request, answer: dict[str, Any]) -> None:
         self.ledger.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
