@@ -144,6 +144,7 @@ class Training:
         except InputError as error:
             self._fail(request, str(error), "user")
         except torch.OutOfMemoryError as error:
+            self._forget(request.owner)
             self._fail(request, f"not enough memory for this request: {str(error).splitlines()[0]}", "server")
         except FAULTS:
             # Of this machine, not of the request: it is carried out when the server is started again.
@@ -151,9 +152,16 @@ class Training:
         except Exception as error:
             # One client's request must not end what others have here, nor be tried again for ever.
             log.exception("request %s", request.id)
+            self._forget(request.owner)
             self._fail(request, f"the server failed: {type(error).__name__}: {error}", "server")
         if request.kind != CREATE:
             self._reached[request.owner] = request.number
+
+    def _forget(self, policy: str) -> None:
+        """Take a policy out of memory, where a request that failed may have left half of its effect: it is read again
+        from what is written down."""
+        if (half := self.active.pop(policy, None)) is not None:
+            half.remove()
 
     def _fail(self, request: Request, reason: str, category: str) -> None:
         answer = json.dumps({"error": reason, "category": category}).encode()

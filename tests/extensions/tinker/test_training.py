@@ -259,6 +259,30 @@ def test_a_bug_fails_its_request_alone(base, tmp_path, monkeypatch):
     server.end()
 
 
+def test_a_step_that_fails_half_done_leaves_the_policy_as_it_was_written_down(
+    base, tmp_path, undisturbed, monkeypatch
+):
+    server = Start(base, tmp_path)
+    server.send(created())
+    server.work()
+    server.send(*SENT[:2])
+    server.work()
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainedAdapter, "save", lambda self, file: 1 / 0)
+        server.send(step(3))
+        server.work()
+    assert failure(server, 3)["category"] == "server"
+    # The same step again, as a request of another number: with the gradients of before, applied once.
+    server.send(step(4), of_policy(5, SAVE, path="middle"))
+    server.work()
+    server.end()
+    saved, wanted = (
+        load_file(folder / "policies" / POLICY / "weights" / "middle.safetensors")
+        for folder in (tmp_path, undisturbed)
+    )
+    assert alike(saved, wanted)
+
+
 def test_a_full_disk_is_no_request_s_fault(base, tmp_path, monkeypatch):
     server = Start(base, tmp_path)
     server.send(created())
