@@ -48,7 +48,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.tinker.ledger import Ledger
     from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel
     from asyncrl.extensions.tinker.sampling import Sampling
-    from asyncrl.extensions.tinker.service import Server, create_tinker_app
+    from asyncrl.extensions.tinker.server import Server
+    from asyncrl.extensions.tinker.service import create_tinker_app
     from asyncrl.extensions.tinker.training import Training
     from asyncrl.extensions.tinker.waiting import Answers
     from asyncrl.services.http.serving import serve

@@ -6,12 +6,13 @@ from contextlib import closing
 
 import pytest
 
-from asyncrl.extensions.tinker import service as module
+from asyncrl.extensions.tinker import server as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
 from asyncrl.extensions.tinker.ledger import FILE, Ledger
 from asyncrl.extensions.tinker.policies import BaseModel
 from asyncrl.extensions.tinker.sampling import Sampling
-from asyncrl.extensions.tinker.service import MAX_BODY_BYTES, Server, create_tinker_app
+from asyncrl.extensions.tinker.server import Server
+from asyncrl.extensions.tinker.service import MAX_BODY_BYTES, create_tinker_app
 from asyncrl.extensions.tinker.training import Training
 from asyncrl.extensions.tinker.waiting import Answers
 from tests.app_thread import AppThread

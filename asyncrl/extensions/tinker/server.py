@@ -1,0 +1,207 @@
+"""What the routes of `service` call: requests are written down, carried out by others, and their answers found.
+
+`training` and `sampling` carry requests out; `ledger` keeps them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from fastapi import Response
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+
+from asyncrl.errors import InputError
+from asyncrl.extensions.tinker import messages
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.ledger import CREATE, PROTO, SAMPLE, Checkpoint, Ledger, PolicyRecord, Request
+from asyncrl.extensions.tinker.sampling import Sampling
+from asyncrl.extensions.tinker.training import Training
+from asyncrl.extensions.tinker.waiting import Answers
+from asyncrl.extensions.tinker.wire import MEDIA_TYPE
+from asyncrl.http_checks import JSON, wrong_fields
+
+WAIT_S = 20.0
+"""How long an answer is waited for; the SDK gives up after 45 s and asks again."""
+MOST_WAITING = 4096
+"""Requests of one session that wait."""
+T = TypeVar("T", bound=messages.Message)
+
+
+class Server:
+    """What the routes call.
+
+    name: of the base model. tokenizer: where clients find its tokenizer, "" for a hub model's own.
+    """
+
+    def __init__(self, training: Training, sampling: Sampling, answers: Answers, tokenizer: str) -> None:
+        self.training, self.sampling, self.answers, self.tokenizer = training, sampling, answers, tokenizer
+
+    @property
+    def name(self) -> str:
+        return self.training.name
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self.training.checkpoints
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.checkpoints.ledger
+
+    def receive(self, session: str, asked: Request) -> None:
+        """Write a request down and have it carried out. Raises `InputError`, `TooManyError`."""
+        is_new = self.ledger.request(asked.owner, asked.number) is None
+        if is_new and self.ledger.count_unanswered(session) >= MOST_WAITING:
+            raise TooManyError(f"{MOST_WAITING} requests of this session wait already")
+        if self.ledger.receive(asked):
+            (self.sampling if asked.kind == SAMPLE else self.training).submit(asked)
+
+    def policy(self, name: str) -> PolicyRecord:
+        """Return a policy. Raises `InputError` for an unknown one."""
+        found = self.ledger.policy(name)
+        if found is None:
+            raise InputError(f"model_id: there is no policy {name!r}")
+        return found
+
+    def of_policy(self, policy: str, number: int, kind: str, body: bytes) -> dict[str, Any]:
+        """Receive a request of a policy; return what names it."""
+        record = self.policy(policy)
+        if number < 1:
+            raise InputError(f"seq_id: must be at least 1, got {number}")
+        asked = Request(policy, number, kind, body)
+        self.receive(record.session, asked)
+        return {"request_id": asked.id, "model_id": policy}
+
+    def creating(self, session: str, slot: int, body: bytes) -> dict[str, Any]:
+        """Receive a request that makes a policy."""
+        self.need_session(session)
+        asked = Request(f"{session}:create:{slot}", 0, CREATE, body)
+        self.receive(session, asked)
+        return {"request_id": asked.id}
+
+    def need_session(self, session: str) -> None:
+        """Note that a session's client is there. Raises `InputError` for an unknown one."""
+        if not self.ledger.seen(session):
+            raise InputError(f"session_id: there is no session {session!r}")
+
+    def sampler_of(self, message: messages.CreateSampler) -> str:
+        """Make a sampler, of a checkpoint or the base model; return its name. Raises `InputError`."""
+        self.need_session(message.session_id)
+        name, adapter = f"{message.session_id}:sample:{message.sampling_session_seq_id}", ""
+        if message.model_path is not None:
+            checkpoint = self.checkpoints.find(message.model_path, SAMPLER_WEIGHTS)
+            adapter = self.checkpoints.adapter(checkpoint)
+        elif message.base_model is not None and message.base_model != self.name:
+            raise InputError(f"base_model: this server has {self.name!r}, got {message.base_model!r}")
+        self.ledger.add_sampler(name, message.session_id, adapter, message.model_path or "")
+        return name
+
+    def sample(self, body: bytes) -> dict[str, Any]:
+        """Receive a request for samples."""
+        message = read(messages.Sample, body)
+        if message.sampling_session_id is None or message.seq_id is None:
+            raise InputError("sampling_session_id, seq_id: must be given")
+        sampler = self.ledger.sampler(message.sampling_session_id)
+        if sampler is None:
+            raise InputError(f"sampling_session_id: there is no sampler {message.sampling_session_id!r}")
+        asked = Request(message.sampling_session_id, message.seq_id, SAMPLE, body)
+        self.receive(sampler["session"], asked)
+        names = [f"{asked.id}/{index}" for index in range(message.num_samples)]
+        return {"request_id": asked.id, "sample_sequence_ids": names}
+
+    async def retrieve(self, request_id: str) -> Response:
+        """Return a request's answer, 408 where there is none within `WAIT_S`, 410 for an unknown one."""
+        owner, _, number = request_id.rpartition("/")
+        if not number.isdecimal() or len(number) > 18:
+            raise InputError(f"request_id: {request_id!r} names no request")
+        found = self.ledger.request(owner, int(number))
+        if found is not None and found.answer is None:
+            await self.answers.wait(request_id, WAIT_S)
+            found = self.ledger.request(owner, int(number))
+        if found is None:
+            return JSONResponse({"error": f"there is no request {request_id}"}, 410)
+        if found.answer is None:
+            waiting = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
+            return JSONResponse(waiting, 408)
+        return Response(found.answer, media_type=MEDIA_TYPE if found.form == PROTO else JSON)
+
+    def info(self, policy: str) -> dict[str, Any]:
+        """Return what the SDK asks of a policy."""
+        record = self.policy(policy)
+        model = {"arch": self.training.base.architecture, "model_name": self.name}
+        if self.tokenizer:
+            model["tokenizer_id"] = self.tokenizer
+        return {
+            "type": "get_info",
+            "model_data": model,
+            "model_id": policy,
+            "model_name": self.name,
+            "is_lora": True,
+            "lora_rank": record.settings["rank"],
+        }
+
+    def run_of(self, record: PolicyRecord) -> dict[str, Any]:
+        """Return a policy as the SDK's `TrainingRun`."""
+        own = self.ledger.checkpoints(record.id)
+        newest = {
+            kind: next((shown(one) for one in own if one.kind == kind), None)
+            for kind in (WEIGHTS, SAMPLER_WEIGHTS)
+        }
+        return {
+            "training_run_id": record.id,
+            "base_model": record.settings["base_model"],
+            "model_owner": "local",
+            "is_lora": True,
+            "lora_rank": record.settings["rank"],
+            "last_request_time": moment(record.used),
+            "last_checkpoint": newest[WEIGHTS],
+            "last_sampler_checkpoint": newest[SAMPLER_WEIGHTS],
+            "user_metadata": record.about,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return what the server does, for people and programs that watch it."""
+        return {
+            "model": self.name,
+            "sessions": len(self.ledger.sessions()),
+            "policies": len(self.ledger.policies()),
+            "policies_in_memory": len(self.training.active),
+            "training_requests_waiting": self.training.num_waiting,
+            "sampling_requests_waiting": self.sampling.num_waiting,
+            "steps": self.training.steps,
+            "tokens_trained": self.training.tokens,
+            "tokens_sampled": self.sampling.tokens,
+            "engine_serves": self.sampling.engine is not None,
+        }
+
+
+class TooManyError(InputError):
+    """A session has too many requests waiting; it is to send this one again."""
+
+
+def read(kind: type[T], body: bytes) -> T:
+    """Return a message. Raises `InputError` naming the fields that are wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise InputError(wrong_fields(error.errors())) from error
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def shown(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint as the SDK's."""
+    return {
+        "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
+        "checkpoint_type": "sampler" if checkpoint.kind == SAMPLER_WEIGHTS else "training",
+        "time": moment(checkpoint.created),
+        "tinker_path": checkpoint.path,
+        "size_bytes": checkpoint.bytes,
+        "public": False,
+        "user_metadata": checkpoint.about,
+        "expires_at": None if checkpoint.expires is None else moment(checkpoint.expires),
+    }
