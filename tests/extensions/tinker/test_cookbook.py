@@ -119,9 +119,9 @@ def test_distillation_from_a_teacher_of_the_policys_own_samples(server, python, 
     assert len(steps) >= 2 and "teacher_kl" in steps[0]
 
 
-def test_an_environment_of_ours_in_the_cookbooks_loop(server, python, folder):
-    log = folder / "env"
-    server.run(python, str(HERE / "sdk_env.py"), str(log), NAME, "gridworld", cwd=folder)
+def test_an_environment_of_ours_in_the_cookbooks_loop(server, python, folder, pytestconfig):
+    log, root = folder / "env", str(pytestconfig.rootpath)
+    server.run(python, str(HERE / "sdk_env.py"), str(log), NAME, "gridworld", cwd=folder, PYTHONPATH=root)
     steps = [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) >= 2
     assert all(0.0 <= step["env/all/reward/total"] <= 1.0 for step in steps if "env/all/reward/total" in step)

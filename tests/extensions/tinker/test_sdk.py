@@ -72,7 +72,7 @@ class Server:
         self.process.terminate()
         self.process.wait(timeout=60)
 
-    def script(self, python, *words, cwd=None):
+    def script(self, python, *words, cwd=None, **variables):
         env = os.environ | {
             "TINKER_BASE_URL": self.url,
             "TINKER_API_KEY": f"tml-{TOKEN}",
@@ -83,9 +83,9 @@ class Server:
             text=True,
         )  # fmt: skip
 
-    def run(self, python, *words, cwd=None):
-        """Run a script to its end; return its output."""
-        process = self.script(python, *words, cwd=cwd)
+    def run(self, python, *words, cwd=None, **variables):
+        """Run a script to its end; return its output. variables: of its environment."""
+        process = self.script(python, *words, cwd=cwd, **variables)
         output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, f"{errors[-3000:]}\n{self.log()}"
         return output
