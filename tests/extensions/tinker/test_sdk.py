@@ -77,6 +77,7 @@ class Server:
             "TINKER_BASE_URL": self.url,
             "TINKER_API_KEY": f"tml-{TOKEN}",
             "PYTHONWARNINGS": "ignore",
+            **variables,
         }
         return subprocess.Popen(
             [python, "-P", *words], env=env, cwd=cwd or self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
