@@ -15,6 +15,7 @@ LAYERS = [
         "types",
         "errors",
         "endpoint",
+        "file_lock",
         "generation",
         "import_path",
         "installation",

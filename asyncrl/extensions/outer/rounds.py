@@ -9,7 +9,6 @@ A contribution has its run and the run's version: the same steps never count twi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -37,6 +36,7 @@ from asyncrl.extensions.outer.mean import MeanFragment
 from asyncrl.extensions.outer.messages import FromMember, Join, Look, Part, Put, Read, Terms
 from asyncrl.extensions.outer.pairs import PairFragment
 from asyncrl.extensions.outer.tensors import WHOLE_BITS, body_bytes, decode
+from asyncrl.file_lock import own
 from asyncrl.jsonfile import read_json
 from asyncrl.weights.chunks import file_checksum
 
@@ -64,12 +64,7 @@ class Rounds:
         kept = read_json(folder / STATE)
         if kept is None and any(path.name != LOCK for path in folder.iterdir()):
             raise ConfigError(f"--state {folder}: holds files, and no {STATE}; name a new folder")
-        self._locked = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._locked)
-            raise ConfigError(f"--state {folder}: another service is using it") from None
+        self._locked = own(folder / LOCK, f"--state {folder}: another service is using it")
         shutil.rmtree(folder / "partial", ignore_errors=True)
         if kept is not None:
             self.members = kept["members"]

@@ -13,7 +13,6 @@ A new generation, a whole copy, is made each time the ledger is opened. `restore
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -28,6 +27,7 @@ from asyncrl.buffer.body_files import BodyFiles, FileBody
 from asyncrl.buffer.store import LEDGER
 from asyncrl.disk import outage, sync
 from asyncrl.errors import ConfigError, UnavailableError
+from asyncrl.file_lock import own
 
 BODIES = "bodies"
 FOLDER = "ledger.replica"
@@ -387,13 +387,7 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 def _locked(folder: Path) -> int:
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise ConfigError(f"{folder}: a buffer replicates to it; stop that one first") from None
-    return lock
+    return own(folder / "lock", f"{folder}: a buffer replicates to it; stop that one first")
 
 
 def _number(generation: Path) -> int:

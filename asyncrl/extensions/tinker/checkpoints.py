@@ -33,6 +33,11 @@ def parse_path(path: str) -> tuple[str, str, str]:
     return found[1], found[2], found[3]
 
 
+def expiry(ttl_s: int | None) -> float | None:
+    """Return when what is kept for so long from now on expires; None for never."""
+    return None if ttl_s is None else stamp_s() + ttl_s
+
+
 class Checkpoints:
     """folder: of the server. It holds the files, the ledger what there is."""
 

@@ -10,7 +10,6 @@ twice is one request. The SDK numbers the requests of a policy; (policy, number)
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -23,6 +22,7 @@ from typing import Any
 
 from asyncrl.clock import stamp_s
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.file_lock import own
 
 FILE = "tinker.sqlite"
 OWNED = "owned"
@@ -62,6 +62,7 @@ SAVE, SAVE_FOR_SAMPLER, LOAD, CREATE, SAMPLE = (
     "sample",
 )
 """Kinds of requests."""
+_REQUESTS = "SELECT owner, number, kind, body, answer, form FROM requests"
 JSON, PROTO, FAILED = "json", "proto", "failed"
 """Forms of an answer: a JSON text, a message of `wire`, and why there is none, as JSON."""
 
@@ -124,18 +125,15 @@ class Ledger:
         self._lock = threading.RLock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._owned = os.open(folder / OWNED, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._owned = own(
+                folder / OWNED, f"--state {folder}: another server has it; give this one a folder of its own"
+            )
             self._db = sqlite3.connect(folder / FILE, check_same_thread=False, isolation_level=None)
             self._db.row_factory = sqlite3.Row
             self._db.execute("PRAGMA journal_mode = WAL")
             # A commit outlives the process. What the last seconds before a power failure brought may be lost.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
-        except BlockingIOError:
-            raise ConfigError(
-                f"--state {folder}: another server has it; give this one a folder of its own"
-            ) from None
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"--state {folder}: cannot be the server's folder: {error}") from error
         self._depth = 0
@@ -201,7 +199,7 @@ class Ledger:
         """Return a request, None for an unknown one."""
         with self._lock:
             row = self._db.execute(
-                "SELECT owner, number, kind, body, answer, form FROM requests WHERE owner = ? AND number = ?",
+                f"{_REQUESTS} WHERE owner = ? AND number = ?",
                 (owner, number),
             ).fetchone()
         return None if row is None else _request(row)
@@ -210,8 +208,7 @@ class Ledger:
         """Return the requests of an owner with higher numbers, in their order."""
         with self._lock:
             found = self._db.execute(
-                "SELECT owner, number, kind, body, answer, form FROM requests WHERE owner = ? AND number > ? "
-                "ORDER BY number",
+                f"{_REQUESTS} WHERE owner = ? AND number > ? ORDER BY number",
                 (owner, number),
             ).fetchall()
         return [_request(row) for row in found]
@@ -221,8 +218,7 @@ class Ledger:
         marks = ", ".join("?" * len(kinds))
         with self._lock:
             found = self._db.execute(
-                "SELECT owner, number, kind, body, answer, form FROM requests WHERE answer IS NULL AND kind IN "
-                f"({marks}) ORDER BY rowid",
+                f"{_REQUESTS} WHERE answer IS NULL AND kind IN ({marks}) ORDER BY rowid",
                 kinds,
             ).fetchall()
         return [_request(row) for row in found]

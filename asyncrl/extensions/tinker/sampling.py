@@ -98,7 +98,7 @@ class Sampling:
         asked = requests_of(message, prompt, request.id, sampler["adapter"], self.context)
         found = await asyncio.gather(*(self._generate(one) for one in asked))
         self.tokens += sum(len(one.token_ids) for one in found)
-        return answer_of(message, len(prompt), found)
+        return answer_of(message, prompt, found)
 
     async def _generate(self, request: GenerateRequest) -> Generated:
         """Sample one sequence; an engine that ends meanwhile is waited for. Raises `InputError`, and
@@ -203,8 +203,8 @@ def stops(params: SamplingParams) -> tuple[tuple[int, ...], tuple[str, ...], boo
     return tuple(one for one in stop if isinstance(one, int)), texts, False
 
 
-def answer_of(message: Sample, length: int, found: Sequence[Generated]) -> bytes:
-    """Return the answer to a request of `length` prompt tokens."""
+def answer_of(message: Sample, prompt: np.ndarray, found: Sequence[Generated]) -> bytes:
+    """Return the answer to a request. prompt: its tokens [L]."""
     sequences = [
         Sampled(
             one.token_ids,
@@ -216,9 +216,9 @@ def answer_of(message: Sample, length: int, found: Sequence[Generated]) -> bytes
     ]
     scored: np.ndarray | None = None
     if message.prompt_logprobs:
-        scored = prompt_logprobs(found[0].prompt_logprobs, prompt_tokens(message.prompt))
+        scored = prompt_logprobs(found[0].prompt_logprobs, prompt)
         if message.prompt_logprobs_last_n is not None:
-            scored[: length - message.prompt_logprobs_last_n] = np.nan
+            scored[: len(prompt) - message.prompt_logprobs_last_n] = np.nan
     return sample_response(
         sequences,
         scored,

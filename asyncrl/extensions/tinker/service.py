@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from asyncrl.clock import stamp_s
 from asyncrl.credentials import Access
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
+from asyncrl.extensions.tinker.checkpoints import expiry
 from asyncrl.extensions.tinker.engine import EngineKeeper
 from asyncrl.extensions.tinker.ledger import (
     FORWARD_BACKWARD,
@@ -31,7 +32,7 @@ from asyncrl.extensions.tinker.ledger import (
 )
 from asyncrl.extensions.tinker.server import Server, TooManyError, read, shown
 from asyncrl.extensions.tinker.wire import MEDIA_TYPE, request_head
-from asyncrl.services.http.app import create_app
+from asyncrl.services.http.app import OPEN_PATHS, create_app
 
 API = "/api/v1"
 KEY_PREFIX = b"tml-"
@@ -85,7 +86,7 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
         statuses={TooManyError: 429},
         background=background,
         lifespan=sampling,
-        open_paths=("/healthz", f"{API}/healthz"),
+        open_paths={*OPEN_PATHS, f"{API}/healthz"},
         binary_types=(MEDIA_TYPE,),
     )
     app.add_middleware(KeyHeader)
@@ -96,14 +97,18 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
     return app
 
 
-def _post(app: FastAPI, path: str, handler: Handler) -> None:
-    """Answer `POST path` by what a handler makes of the body: a response, or an object for JSON."""
+def _post(app: FastAPI, handlers: Mapping[str, Handler]) -> None:
+    """Answer `POST path` by what its handler makes of the body: a response, or an object for JSON."""
 
-    async def answer(request: Request) -> Response:
-        found = await handler(await request.body())
-        return found if isinstance(found, Response) else JSONResponse(found)
+    def answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            found = await handler(await request.body())
+            return found if isinstance(found, Response) else JSONResponse(found)
 
-    app.add_api_route(f"{API}/{path}", answer, methods=["POST"])
+        return answer
+
+    for path, handler in handlers.items():
+        app.add_api_route(f"{API}/{path}", answering(handler), methods=["POST"])
 
 
 def _add_session_routes(app: FastAPI, server: Server) -> None:
@@ -142,15 +147,15 @@ def _add_session_routes(app: FastAPI, server: Server) -> None:
             "train_attn": settings["attention"],
         }
 
-    for path, handler in {
+    handlers = {
         "client/config": config,
         "client/dynamic_config": dynamic_config,
         "create_session": create_session,
         "session_heartbeat": heartbeat,
         "telemetry": telemetry,
         "weights_info": weights_info,
-    }.items():
-        _post(app, path, handler)
+    }
+    _post(app, handlers)
 
     @app.get(f"{API}/healthz")
     async def healthz() -> dict[str, str]:
@@ -209,7 +214,7 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
     async def retrieve(body: bytes) -> Any:
         return await server.retrieve(read(messages.Retrieve, body).request_id)
 
-    for path, handler in {
+    handlers = {
         "create_model": create_model,
         "load_weights": load_weights,
         "forward_backward": forward_backward,
@@ -218,8 +223,8 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
         "save_weights_for_sampler": save_for_sampler,
         "get_info": get_info,
         "retrieve_future": retrieve,
-    }.items():
-        _post(app, path, handler)
+    }
+    _post(app, handlers)
 
 
 def _add_sampling_routes(app: FastAPI, server: Server) -> None:
@@ -234,12 +239,12 @@ def _add_sampling_routes(app: FastAPI, server: Server) -> None:
         server.sampling.cancel(read(messages.Retrieve, body).request_id)
         return {}
 
-    for path, handler in {
+    handlers = {
         "create_sampling_session": create,
         "asample": sample,
         "cancel_future": cancel,
-    }.items():
-        _post(app, path, handler)
+    }
+    _post(app, handlers)
 
     @app.get(f"{API}/samplers/{{name}}")
     async def sampler(name: str) -> dict[str, Any]:
@@ -283,10 +288,7 @@ def _add_listing_routes(app: FastAPI, server: Server) -> None:
     @app.put(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}/ttl")
     async def set_ttl(policy: str, kind: str, name: str, request: Request) -> Response:
         message, found = read(messages.TimeToLive, await request.body()), one(policy, kind, name)
-        expires = None if message.ttl_seconds is None else stamp_s() + message.ttl_seconds
-        server.ledger.add_checkpoint(
-            Checkpoint(found.policy, found.kind, found.name, found.created, found.bytes, expires, found.about)
-        )
+        server.ledger.add_checkpoint(replace(found, expires=expiry(message.ttl_seconds)))
         return Response(status_code=204)
 
     @app.get(f"{API}/sessions")

@@ -14,7 +14,7 @@ import json
 import logging
 import shutil
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ import xxhash
 from asyncrl.clock import stamp_s
 from asyncrl.disk import FAULTS
 from asyncrl.errors import InputError
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints, expiry
 from asyncrl.extensions.tinker.ledger import (
     CREATE,
     FAILED,
@@ -211,7 +211,7 @@ class Training:
             self._load(policy, message)
         policy.save(self.checkpoints.state_file(policy_id, 0))
         now = stamp_s()
-        about = {"base_model": self.name, **_settings(settings)}
+        about = {"base_model": self.name, **asdict(settings)}
         record = PolicyRecord(policy_id, str(message.session_id), about, 0, now, now, message.user_metadata)
         answer = {"type": "load_weights" if loaded else "create_model", "model_id": policy_id}
         with self.ledger.together():
@@ -297,7 +297,7 @@ class Training:
         file = self.checkpoints.weights_file(request.owner, checkpoint.name)
         policy.save(file)
         settings = self.checkpoints.settings_file(request.owner, checkpoint.name)
-        settings.write_text(json.dumps(_settings(policy.settings)))
+        settings.write_text(json.dumps(asdict(policy.settings)))
         with self.ledger.together():
             self.ledger.add_checkpoint(replace(checkpoint, bytes=file.stat().st_size))
             self._answer(request, {"type": "save_weights", "path": checkpoint.path})
@@ -330,12 +330,8 @@ class Training:
     def _checkpoint(self, request: Request, kind: str, message: SaveWeights) -> Checkpoint:
         own = f"{SNAPSHOT if kind == SAMPLER_WEIGHTS else 'at-'}{request.number}"
         name = message.path if message.path is not None else own
-        expires = None if message.ttl_seconds is None else stamp_s() + message.ttl_seconds
+        expires = expiry(message.ttl_seconds)
         return Checkpoint(request.owner, kind, name, stamp_s(), 0, expires, message.user_metadata)
 
     def _answer(self, request: Request, answer: dict[str, Any]) -> None:
         self.ledger.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
-
-
-def _settings(settings: AdapterSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("rank", "seed", "attention", "mlp")}

@@ -101,11 +101,11 @@ def generated(tokens=(8, 9), reason="stop", likeliest=(), prompt=()):
 def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens():
     prompt = ({}, {1: -0.1, 6: -3.0}, {7: -0.2})
     message = CLASSES["SampleResponse"]()
-    message.ParseFromString(answer_of(asked(prompt_logprobs=True), 3, [generated(prompt=prompt)]))
+    message.ParseFromString(answer_of(asked(prompt_logprobs=True), TOKENS, [generated(prompt=prompt)]))
     found = np.frombuffer(message.prompt_logprobs, "<f4")
     assert np.isnan(found[0]) and found[1:].tolist() == pytest.approx([-3.0, -0.2])
     last = asked(prompt_logprobs=True, prompt_logprobs_last_n=1)
-    message.ParseFromString(answer_of(last, 3, [generated(prompt=prompt)]))
+    message.ParseFromString(answer_of(last, TOKENS, [generated(prompt=prompt)]))
     found = np.frombuffer(message.prompt_logprobs, "<f4")
     assert np.isnan(found[:2]).all() and found[2] == pytest.approx(-0.2)
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.benchmark_env import benchmark_python
-from tests.credentials import TOKEN
+from tests.credentials import AUTHORIZED, TOKEN
 
 pytestmark = pytest.mark.slow
 PACKAGES = (
@@ -172,8 +172,11 @@ def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
     assert answer.status_code == 400 and "adam_params.learning_rate" in answer.text
     answer = post("save_weights", model_id="x", seq_id=1, path="../../etc")
     assert answer.status_code == 400 and "path" in answer.text
-    state = httpx.get(f"{server.url}/state", headers={"Authorization": f"Bearer {TOKEN}"}).json()
-    assert state["model"] == "tiny" and state["engine_serves"] is True
+    deadline = time.monotonic() + START_S
+    while not (state := httpx.get(f"{server.url}/state", headers=AUTHORIZED).json())["engine_serves"]:
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.2)
+    assert state["model"] == "tiny"
 
 
 def test_twenty_clients_sample_while_one_trains(python, server):
