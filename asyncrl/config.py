@@ -28,7 +28,6 @@ from asyncrl.config_sections import (
     PATH,
     SCHEDULES,
     SCRIPTED,
-    SELF_TEACHER,
     SLOW_TOKENS,
     TRAINED_ON,
     BufferConfig,
@@ -52,6 +51,7 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.settings import composed
+from asyncrl.extensions.table import by_name
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
 
@@ -557,7 +557,7 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     beginning = os.path.expandvars(os.path.expanduser(value)) if _BEGINNING.match(value) else value
     there = os.path.abspath(folder / beginning)
     named = (keys in DATA_KEYS and value not in (SCRIPTED, TRAINED_ON)) or (
-        keys in MODEL_KEYS and value not in ("sft", SELF_TEACHER)
+        keys in MODEL_KEYS and value != "sft" and value not in by_name("teachers")
     )
     in_folder = keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../"))
     if in_folder or (beginning != value and os.path.isabs(beginning)):

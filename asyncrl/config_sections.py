@@ -51,15 +51,6 @@ def check_template_args(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-SELF_TEACHER = "self"
-"""Stands for the trained policy where a teacher is named; `./self` is a folder of that name."""
-
-
-def is_loaded(path: str) -> bool:
-    """True for what a reference or a teacher is loaded from: a folder or a hub name."""
-    return path not in ("", SELF_TEACHER) and not is_url(path)
-
-
 SELDOM = "seldom"
 T = TypeVar("T")
 Seldom = Annotated[T, SELDOM]

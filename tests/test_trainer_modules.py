@@ -41,7 +41,6 @@ ABSENT = (
     "asyncrl.train.parts.critic",
     "asyncrl.train.parts.reference",
     "asyncrl.train.parts.score",
-    "asyncrl.train.parts.self_teacher",
     "asyncrl.train.parts.snapshots",
     "asyncrl.train.parts.teacher",
     "asyncrl.train.loop.schedule",

@@ -40,6 +40,7 @@ SEAMS = frozenset(
         "forward_changes",
         "engine_parts",
         "step_parts",
+        "teachers",
         "group_checks",
         "strategies",
         "episode_ends",
@@ -153,6 +154,11 @@ def value_at(given: Any, key: str) -> Any:
 def merged(seam: str, core: Iterable[Row]) -> tuple[Row, ...]:
     """Return a seam's own rows and those of the extensions, in the order in which they are called."""
     return tuple(sorted((*core, *rows(seam)), key=lambda row: row.place))
+
+
+def by_name(seam: str) -> dict[str, Row]:
+    """Return what the extensions add at a seam whose rows a recipe chooses by name. Raises `ConfigError`."""
+    return {row.name: row for row in rows(seam)}
 
 
 @functools.cache

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from asyncrl.config import Config, apply_override, parse_config
-from asyncrl.config_sections import is_loaded
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.teachers import is_loaded
 from asyncrl.launch.machines.placement import Placement, placed, plan
 from asyncrl.launch.models.weights_folder import memory_checkpoints
 from asyncrl.plan.architectures import architecture

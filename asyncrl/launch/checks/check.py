@@ -14,7 +14,7 @@ from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
-from asyncrl.config_sections import SCRIPTED, is_loaded
+from asyncrl.config_sections import SCRIPTED
 from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.conflicts.registry import FEATURES
 from asyncrl.env.config_check import (
@@ -28,6 +28,7 @@ from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError, did_you_mean
 from asyncrl.extensions.table import Row, rows
+from asyncrl.extensions.teachers import is_loaded
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.harness.agent import HarnessAgent, load_any_agent

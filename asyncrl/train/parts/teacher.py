@@ -1,5 +1,5 @@
-"""A teacher whose log-probabilities, or whole distributions, the loss reads: a model here, on a server, or the policy
-itself (`asyncrl.train.parts.self_teacher`)."""
+"""A teacher whose log-probabilities, or whole distributions, the loss reads: a model here or on a server, or what an
+extension names (`teachers`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from asyncrl.algo.loss.distill import full_kl
 from asyncrl.algo.objective import Objective
-from asyncrl.config_sections import SELF_TEACHER, is_url
+from asyncrl.config_sections import is_url
 from asyncrl.data.token_extras.table import shown_to_all
+from asyncrl.extensions.table import by_name
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.token_scores import Compared, Projection, tempered
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
@@ -85,15 +86,16 @@ class Teacher(StepPart):
 
 
 def teacher(context: PartContext) -> StepPart:
-    """Return the part of a run, as the section `teacher` says. A collective."""
-    config, engine = context.config, context.engine
-    path, direction = config.teacher.path, direction_of(context.objective)
-    if path == SELF_TEACHER:
-        from asyncrl.train.parts.self_teacher import SelfTeacher
+    """Return the part of a run, as the section `teacher` says. A collective.
 
-        shape = engine.engine.module.model.config.get_text_config()
-        room = getattr(shape, "max_position_embeddings", None)
-        return SelfTeacher(max(room or 0, config.max_tokens), direction)
+    What an extension names (`teachers`) is made of the context and the direction of the divergence that the loss
+    reads, and is called as this one is.
+    """
+    config = context.config
+    path, direction = config.teacher.path, direction_of(context.objective)
+    if named := by_name("teachers").get(path):
+        part: StepPart = named.load()(context, direction)
+        return part
     if is_url(path):
         return Teacher(EngineScorer(path))
     return Teacher(load_still(config, lambda: load_other(config, path)), direction)

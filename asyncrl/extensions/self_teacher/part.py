@@ -26,6 +26,7 @@ from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.token_scores import Compared, Projection
 from asyncrl.train.parts.teacher import TEACHER_KL, compared_with
 from asyncrl.train.step.gradient import Step
+from asyncrl.train.step.part_table import PartContext
 from asyncrl.train.step.serve_rows import Plan, serve_rows, share_batch
 from asyncrl.train.step.step_batch import Rows, StepBatch, pad_rows
 from asyncrl.train.step.step_part import StepPart
@@ -117,6 +118,13 @@ class SelfTeacher(StepPart):
         on_device = padded.token_ids.to(engine.device), padded.mask.to(engine.device)
         states = module(*on_device, 1.0, ("states",))["states"]
         return states, module.model.lm_head.forward.logits
+
+
+def self_teacher(context: PartContext, direction: str) -> StepPart:
+    """Return the part of a run. direction: as of `Teacher`."""
+    shape = context.engine.engine.module.model.config.get_text_config()
+    room = getattr(shape, "max_position_embeddings", None)
+    return SelfTeacher(max(room or 0, context.config.max_tokens), direction)
 
 
 def choose_successes(batch: StepBatch, max_tokens: int) -> tuple[dict[int, int], set[int]]:

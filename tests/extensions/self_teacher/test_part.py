@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
-from asyncrl.train.parts.self_teacher import choose_successes
+from asyncrl.extensions.self_teacher.part import choose_successes
 from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.types import NOT_SAMPLED, PlacedImage
 from tests.train.factories import group

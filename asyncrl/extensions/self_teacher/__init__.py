@@ -1,0 +1,1 @@
+"""The policy as its own teacher: `teacher.path = "self"`."""
