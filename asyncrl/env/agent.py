@@ -31,6 +31,8 @@ class AgentTasks(Env):
         environment: dict[str, str] | None = None,
         cwd: str = "",
         gateway: str = "",
+        gateway_host: str = "",
+        gateway_advertise: str = "",
         tasks: str = "",
         task_config: dict[str, Any] | None = None,
         max_running: int = 0,

@@ -9,21 +9,26 @@ import inspect
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+from asyncrl.endpoint import advertised_host
 from asyncrl.env.hosting.threads import SessionThread
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.gateway.commands import Command
+from asyncrl.http_checks import is_loopback
 from asyncrl.http_clients import exempting, set_proxies
 from asyncrl.import_path import load_object
 
 log = logging.getLogger("asyncrl.rollout")
 
+LOOPBACK = "127.0.0.1"
+_HOST = re.compile(r"[A-Za-z0-9._:-]*")
 CLEANUP_S = 2.0
 """How long a cancelled coroutine is waited for."""
 SHOWN_CHARACTERS = 1500
@@ -245,6 +250,33 @@ def load_agent(config: Mapping[str, Any]) -> Agent:
     if not callable(function):
         raise ConfigError(f"env.config.callable: {path!r} is not callable")
     return CallableAgent(function)
+
+
+def gateway_hosts(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Return where a worker's own gateway listens, by `env.config`, and the host that its agents are told.
+
+    Raises `ConfigError`.
+    """
+    bound, told = config.get("gateway_host") or LOOPBACK, config.get("gateway_advertise") or ""
+    for key in ("gateway_host", "gateway_advertise"):
+        if config.get("gateway") and config.get(key):
+            raise ConfigError(
+                f"env.config.{key}: must be left out where env.config.gateway names a gateway elsewhere; that one "
+                "has --host and --advertise of its own"
+            )
+    if told and is_loopback(bound):
+        raise ConfigError(
+            f"env.config.gateway_advertise: nobody reaches a gateway at {told!r} that listens on {bound}; set "
+            'env.config.gateway_host, for instance to "0.0.0.0"'
+        )
+    if not _HOST.fullmatch(told):
+        raise ConfigError(
+            f"env.config.gateway_advertise: must be a host's name or address without a port, got {told!r}"
+        )
+    try:
+        return bound, advertised_host(bound, told)
+    except ConfigError as error:
+        raise ConfigError(f"env.config.gateway_advertise: {error}") from error
 
 
 def parse_report(raw: Any) -> Report:

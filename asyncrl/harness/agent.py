@@ -19,7 +19,16 @@ from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.env.workspace import PreparedEnv, Workspace, WorkspaceEnv
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
-from asyncrl.gateway.agents import NOT_ITS_OWN, Agent, End, OpenEpisode, Recording, Report, load_agent
+from asyncrl.gateway.agents import (
+    NOT_ITS_OWN,
+    Agent,
+    End,
+    OpenEpisode,
+    Recording,
+    Report,
+    gateway_hosts,
+    load_agent,
+)
 from asyncrl.harness.file import Harness, fill, read_harness
 from asyncrl.harness.program import Installed, install
 from asyncrl.sandbox.archive import archive
@@ -265,6 +274,7 @@ def _end(result: ExecResult, timeout_s: float) -> tuple[End, str]:
 
 def load_any_agent(config: Mapping[str, Any]) -> Agent:
     """Return the agent of `env.config`: a harness, a command or a callable. Raises `ConfigError`."""
+    gateway_hosts(config)
     return load_harness(config) if config.get("harness") else load_agent(config)
 
 

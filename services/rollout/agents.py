@@ -1,4 +1,4 @@
-"""Agents inside a rollout worker: a gateway of their own on loopback, and the player that runs them."""
+"""Agents inside a rollout worker: a gateway of their own, and the player that runs them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from starlette.types import Receive, Scope, Send
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.chat.tool_formats import TurnFormat, load_format
 from asyncrl.config import Config
+from asyncrl.endpoint import in_url
 from asyncrl.env.config_check import check_settings
 from asyncrl.gateway.agent_player import MAX_RUNNING, AgentPlayer, AgentSettings, EpisodeHost, LocalHost
+from asyncrl.gateway.agents import gateway_hosts
 from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.export import MAX_TRAJECTORIES
 from asyncrl.gateway.open_episodes import Episodes
@@ -80,11 +82,13 @@ class Agents:
         """Serve the gateway, unless the recipe names another."""
         if self.host is not self.local:
             return
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        self.local.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        bound, told = gateway_hosts(self.config.env.config)
+        listener = socket.create_server(
+            (bound, 0), family=socket.AF_INET6 if ":" in bound else socket.AF_INET, reuse_port=False
+        )
+        self.local.url = f"http://{in_url(told)}:{listener.getsockname()[1]}"
         app = RequestGuard(
-            AgentApi(_not_found, self.episodes, MAX_BODY_BYTES), Hosts("127.0.0.1"), MAX_BODY_BYTES
+            AgentApi(_not_found, self.episodes, MAX_BODY_BYTES), Hosts(bound, told), MAX_BODY_BYTES
         )
         options: Any = {"log_level": "warning", "access_log": False, "ws": "none", "lifespan": "off"}
         self.server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **options))

@@ -23,9 +23,11 @@ from asyncrl.gateway.agents import (
     CommandAgent,
     OpenEpisode,
     Report,
+    gateway_hosts,
     load_agent,
     parse_report,
 )
+from asyncrl.harness.agent import load_any_agent
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.waiting import wait_until
@@ -526,3 +528,37 @@ def test_a_program_that_must_ask_and_did_not_has_failed_and_one_that_asked_had_b
     assert (unjudged.status, unjudged.failure) == (Status.FAILED, FailureClass.ENVIRONMENT)
     started = outcome(Report(0.0, problem="exit code 127: x", end="not started"), counted(calls=2))
     assert (started.status, started.failure) == (Status.FINISHED, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "hosts"),
+    [
+        ({}, ("127.0.0.1", "127.0.0.1")),
+        ({"gateway_host": "10.1.2.3"}, ("10.1.2.3", "10.1.2.3")),
+        ({"gateway_host": "0.0.0.0", "gateway_advertise": "fd00::2"}, ("0.0.0.0", "fd00::2")),
+    ],
+)
+def test_agents_are_told_the_host_that_a_gateway_listens_on_or_another_name_of_it(config, hosts):
+    assert gateway_hosts(config) == hosts
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (
+            {"gateway_advertise": "here.test"},
+            r"gateway_advertise: nobody reaches .* set env\.config\.gateway_host",
+        ),
+        (
+            {"gateway_host": "0.0.0.0", "gateway_advertise": "here.test/v1"},
+            r"gateway_advertise: must be a host's name .* got 'here\.test/v1'",
+        ),
+        (
+            {"gateway": "http://a", "gateway_host": "0.0.0.0"},
+            r"gateway_host: must be left out where env\.config\.gateway",
+        ),
+    ],
+)
+def test_a_gateway_that_its_agents_would_not_find_is_refused_by_key(config, problem):
+    with pytest.raises(ConfigError, match=problem):
+        load_any_agent({"callable": "json:dumps", **config})

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 import urllib.request
 
@@ -24,6 +26,28 @@ from tests.waiting import START_S
 pytestmark = pytest.mark.slow
 AGENT = os.path.join(os.path.dirname(__file__), "..", "..", "..", "recipes", "agent_grpo", "agent.py")
 TASKS = [Task(f"t{seed}", "agent", seed, "heldout") for seed in (1, 3)]
+CALLS_BY_ADDRESS = """
+import json, os, urllib.error, urllib.request
+from urllib.parse import urlsplit
+url = os.environ["OPENAI_BASE_URL"]
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}]}).encode()
+def status(**more):
+    try:
+        request = urllib.request.Request(url + "/chat/completions", body, headers | more)
+        return urllib.request.urlopen(request, timeout=60).status
+    except urllib.error.HTTPError as error:
+        return error.code
+at = urlsplit(url).hostname
+components = {
+    "loopback": float(at.startswith("127.")),
+    "by_address": status(),
+    "by_the_advertised_name": status(Host="host.containers.internal"),
+    "by_a_foreign_name": status(Host="elsewhere.test"),
+    "without_a_key": status(Authorization="Bearer no"),
+}
+print(json.dumps({"reward": 1, "components": components}))
+"""
 CRASHES = """
 import json, sys
 if json.load(sys.stdin)["seed"] == 3:
@@ -108,6 +132,71 @@ def test_a_seed_repeats_every_token_and_evaluation_agrees_with_itself(start_work
     one, two = (evaluate(url, config, "agent", tasks=4, samples=2) for _ in range(2))
     assert one == two
     assert (one.tasks, one.failed) == (4, {})
+
+
+def test_an_agent_reaches_a_gateway_that_listens_on_every_interface_by_the_machines_address(start_worker):
+    url, _ = start_worker(command=[sys.executable, "-c", CALLS_BY_ADDRESS], gateway_host="0.0.0.0")
+    for group in rollouts(url, samples=1):
+        trajectory = group.trajectories[0]
+        assert trajectory.components == {
+            "loopback": 0, "by_address": 200, "by_the_advertised_name": 403, "by_a_foreign_name": 403,
+            "without_a_key": 401,
+        }  # fmt: skip
+
+
+def test_a_gateway_answers_to_the_name_that_agents_are_told(start_worker):
+    # The name resolves inside containers alone, so that here the call goes to the machine's own name for loopback.
+    url, _ = start_worker(
+        command=[sys.executable, "-c", CALLS_BY_ADDRESS.replace("url = ", "told = ").replace(
+            "headers = {", 'url = told.replace("host.containers.internal", "127.0.0.1")\nheaders = {', 1
+        )],
+        gateway_host="0.0.0.0",
+        gateway_advertise="host.containers.internal",
+    )  # fmt: skip
+    for group in rollouts(url, samples=1):
+        trajectory = group.trajectories[0]
+        assert trajectory.components["by_the_advertised_name"] == 200
+        assert trajectory.components["by_a_foreign_name"] == 403
+
+
+@pytest.fixture
+def container_network():
+    """Another network, as a container has: yields a command that runs what follows in it, and this side's address."""
+    name, here, there = f"asyncrl-{os.getpid()}", "169.254.231.1", "169.254.231.2"
+    side, other = f"va{os.getpid()}", f"vb{os.getpid()}"
+    if shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", name], check=False).returncode:
+        pytest.skip("needs the rights to add a network")
+    try:
+        for line in (
+            f"link add {side} type veth peer name {other} netns {name}",
+            f"addr add {here}/30 dev {side}",
+            f"link set {side} up",
+            f"-n {name} addr add {there}/30 dev {other}",
+            f"-n {name} link set {other} up",
+        ):
+            if subprocess.run(["ip", *line.split()], check=False).returncode:
+                pytest.skip("needs the rights to connect two networks")
+        yield ["ip", "netns", "exec", name], here
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def test_an_agent_in_another_network_plays_through_the_gateway(start_worker, container_network):
+    enter, here = container_network
+    url, _ = start_worker(
+        command=[*enter, sys.executable, AGENT], gateway_host="0.0.0.0", gateway_advertise=here
+    )
+    for group in rollouts(url, samples=2):
+        assert {t.status for t in group.trajectories} <= {Status.FINISHED, Status.TRUNCATED}
+        assert all(t.turns for t in group.trajectories)
+
+
+def test_a_gateway_on_loopback_is_not_reached_from_another_network(start_worker, container_network):
+    enter, _ = container_network
+    url, _ = start_worker(command=[*enter, sys.executable, "-c", CALLS_BY_ADDRESS])
+    assert {t.failure for group in rollouts(url, samples=1) for t in group.trajectories} == {
+        FailureClass.ENVIRONMENT
+    }
 
 
 def test_a_crashing_agent_fails_its_episodes_and_not_the_worker(start_worker):
