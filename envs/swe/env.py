@@ -16,6 +16,7 @@ from asyncrl.envs.swe.judge import judge_patch, judge_tree, left_by_agent
 from asyncrl.envs.swe.record import WORKDIR, Record, read_records
 from asyncrl.envs.terminal.env import COMMAND_CHARACTERS, COMMANDS_SHARE, Terminal
 from asyncrl.envs.terminal.folder import TaskFolder
+from asyncrl.envs.terminal.image import BuildSettings
 from asyncrl.envs.terminal.verify import Verdict
 from asyncrl.envs.tools import call_message, say
 from asyncrl.errors import ConfigError, EnvironmentFailure
@@ -66,7 +67,7 @@ class Swe(Terminal):
         )  # fmt: skip
         self.spec = replace(self.spec, limits=LIMITS)
 
-    def load(self, folder: str, ignore_run: bool) -> TaskFolder:
+    def load(self, folder: str, ignore_run: bool, building: BuildSettings) -> TaskFolder:
         record = self.record
         return TaskFolder(record.name, record.instruction, {}, {}, workdir=WORKDIR, recipe=record.recipe())
 

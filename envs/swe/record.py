@@ -78,7 +78,8 @@ class Record:
         steps += [_run(command) for command in self.install]
         said = json.dumps([self.image, self.base_commit, bool(self.fault), self.install])
         context = Context(files)
-        return Recipe(self.image or IMAGE, tuple(steps), ENV, WORKDIR, context, said)
+        engine_text = f"FROM {self.image}\n" if self.image else ""
+        return Recipe(self.image or IMAGE, tuple(steps), ENV, WORKDIR, context, said, engine_text)
 
 
 @lru_cache(maxsize=2)

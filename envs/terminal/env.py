@@ -20,7 +20,7 @@ from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import make_task
-from asyncrl.envs.terminal.image import TaskImage, build_settings
+from asyncrl.envs.terminal.image import BuildSettings, TaskImage, build_settings
 from asyncrl.envs.terminal.shell import Shell
 from asyncrl.envs.terminal.verify import Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
@@ -69,8 +69,8 @@ class Terminal(ProceduralEnv):
             raise ValueError(f"command_timeout_s: must be from 0.1 to 600, got {command_timeout_s}")
         self.command_timeout_s = command_timeout_s
         self.shown_characters = whole_number("shown_characters", shown_characters, 100, 100_000)
-        self.work = self.load(folder, ignore_run)
         building = build_settings(bases, build_hosts, keep_git_history, build_timeout_s)
+        self.work = self.load(folder, ignore_run, building)
         self.image = TaskImage(self.work, building, sandbox)
         self.sandbox = sandbox
         self.spec = SandboxSpec("bash", _limits(self.work), image=self.work.image)
@@ -80,10 +80,10 @@ class Terminal(ProceduralEnv):
         self.shell: Shell | None = None
         self.turns = 0
 
-    def load(self, folder: str, ignore_run: bool) -> TaskFolder:
+    def load(self, folder: str, ignore_run: bool, building: BuildSettings) -> TaskFolder:
         """Return the task's folder. Raises `ConfigError`, or `ValueError` for one that is not in `folder`."""
         if folder:
-            return read_folder(_chosen(self.task, folder), ignore_run)
+            return read_folder(_chosen(self.task, folder), ignore_run, building.engine_builds)
         return self.draw(lambda rng: make_task(self.level, rng), lambda t: t.instruction)
 
     @classmethod

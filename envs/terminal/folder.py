@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.images.dockerfile import Context, CopyStep, Recipe, parse
+from asyncrl.sandbox.images.dockerfile import Context, CopyStep, Recipe, for_engine, parse
 from asyncrl.sandbox.protocol import MIB, WORKDIR
 from asyncrl.textfile import read_text, read_toml
 
@@ -44,16 +44,19 @@ class TaskFolder:
     guesses: tuple[str, ...] = field(default=())
     """Commands that a random policy draws from."""
     recipe: Recipe | None = None
-    """How the image is made in which `files` lie, where a RUN line makes files; `files` is empty then."""
+    """How the image is made in which `files` lie, where one is made; `files` is empty then."""
     build_timeout_s: float = 600.0
     memory_bytes: int = 0
     """Of all that runs; 0 where the folder does not say it."""
 
 
-def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
+def read_folder(
+    path: str | Path, ignore_run: bool = False, engine_builds: Callable[[str], bool] = lambda image: False
+) -> TaskFolder:
     """Read a task folder. Raises `ConfigError` naming what is missing or not supported.
 
     Without RUN lines, or with `ignore_run`, the WORKDIR and COPY lines of a Dockerfile say where its files lie.
+    engine_builds: says of an image's name whether a container engine fetches it, and builds what starts from it.
     """
     path = Path(path)
     try:
@@ -67,11 +70,15 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
         raise ConfigError(f"terminal task {path}: {error}") from error
     if "test.sh" not in tests and "test_outputs.py" not in tests:
         raise ConfigError(f"terminal task {path}: tests/ must hold test.sh or test_outputs.py")
-    recipe = _recipe(path, Context(context, frozenset(modes)), ignore_run)
-    workdir, copies = _places(path, recipe)
+    environment = settings.get("environment", {})
+    image = environment.get("docker_image") or ""
+    recipe = _by_engine(Context(context, frozenset(modes)), image, ignore_run, engine_builds)
+    by_engine = recipe is not None
+    recipe = recipe or _recipe(path, Context(context, frozenset(modes)), ignore_run)
+    built = by_engine or recipe.runs
+    workdir, copies = _places(path, recipe, built)
     files = {target: context[source] for source, target in copies.items()}
     executable = frozenset(target for source, target in copies.items() if source in modes)
-    environment = settings.get("environment", {})
     timeout_s = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
     return TaskFolder(
         path.name,
@@ -79,12 +86,12 @@ def read_folder(path: str | Path, ignore_run: bool = False) -> TaskFolder:
         files,
         tests,
         solution,
-        environment.get("docker_image") or "",
+        "" if by_engine else image,
         timeout_s or 60.0,
         timeout_s,
         executable,
         workdir,
-        recipe=replace(recipe, workdir=workdir) if recipe.runs else None,
+        recipe=replace(recipe, workdir=workdir) if built else None,
         build_timeout_s=float(environment.get("build_timeout_sec", 600.0)),
         memory_bytes=_whole(path, environment, "memory_mb") * MIB,
     )
@@ -148,11 +155,26 @@ def _recipe(path: Path, context: Context, ignore_run: bool) -> Recipe:
     return parse(text, context, f"terminal task {path}: environment/Dockerfile", ignore_run)
 
 
-def _places(path: Path, recipe: Recipe) -> tuple[str, dict[str, str]]:
-    """Return the work folder, and the place below it of each file of the build context; none where RUN lines make an
-    image of their own."""
+def _by_engine(
+    context: Context, image: str, ignore_run: bool, engine_builds: Callable[[str], bool]
+) -> Recipe | None:
+    """Return what a container engine makes of the task: its image by name, as harbor prefers, or its Dockerfile; None
+    where no engine does."""
+    if ignore_run:
+        return None
+    text = context.files.get("Dockerfile", b"").decode("utf-8", "replace")
+    if image and engine_builds(image):
+        workdir = for_engine(text, context).workdir
+        return replace(for_engine(f"FROM {image}\n", Context({})), workdir=workdir)
+    recipe = for_engine(text, context)
+    return recipe if recipe.base and engine_builds(recipe.base) else None
+
+
+def _places(path: Path, recipe: Recipe, built: bool) -> tuple[str, dict[str, str]]:
+    """Return the work folder, and the place below it of each file of the build context; none where an image is
+    built."""
     base = recipe.workdir if recipe.workdir != "/" else "/app"
-    if recipe.runs:
+    if built:
         return base, {}
     copies = {
         name: target for step in recipe.steps if isinstance(step, CopyStep) for target, name in step.targets

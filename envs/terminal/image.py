@@ -1,4 +1,4 @@
-"""The image of a task whose Dockerfile has RUN lines: what it starts from, when it is built, what sessions get."""
+"""The image of a task that has one of its own: what it starts from, when it is built, what sessions get."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from asyncrl.agent_time import own
 from asyncrl.envs.terminal.folder import TaskFolder
 from asyncrl.errors import ConfigError
+from asyncrl.sandbox.images.engine import ENGINES, check_engine
 from asyncrl.sandbox.images.jail import BuildLimits
 from asyncrl.sandbox.images.store import Image, image
 from asyncrl.sandbox.protocol import Limits, Sandbox, SandboxSpec
@@ -25,11 +26,19 @@ class BuildSettings:
     """Keys of `env.config`."""
 
     bases: Mapping[str, str]
-    """Image name after FROM, or `ANY` -> folder of an unpacked root file system, or "host"."""
+    """Image name after FROM, or `ANY` -> folder of an unpacked root file system, "host", or one of `ENGINES`."""
     build_hosts: tuple[str, ...]
     keep_git_history: bool
     build_timeout_s: float
     """0 for what the task says, or else ten minutes."""
+
+    def standing_for(self, image: str) -> str:
+        """Return what stands for an image's name; "" for nothing."""
+        return self.bases.get(image) or self.bases.get(ANY, "")
+
+    def engine_builds(self, image: str) -> bool:
+        """Whether a container engine fetches an image, and builds what starts from it."""
+        return self.standing_for(image) in ENGINES
 
 
 class TaskImage:
@@ -46,13 +55,21 @@ class TaskImage:
                 raise ConfigError(
                     f"env.config.sandbox: RUN lines need one of {', '.join(BACKENDS)}, got {sandbox!r}"
                 )
-            self._base = settings.bases.get(recipe.base) or settings.bases.get(ANY, "")
+            self._base = settings.standing_for(recipe.base)
             if not self._base:
                 raise ConfigError(
                     f"terminal task {work.name}: environment/Dockerfile has RUN lines; say in env.config.bases what "
-                    f'stands for {recipe.base!r}: a folder with its unpacked root file system, or "host" for this '
-                    "machine's programs. With ignore_run = true its RUN lines are skipped"
+                    f'stands for {recipe.base!r}: "podman" or "docker" to have that engine build the image, a folder '
+                    'with its unpacked root file system, or "host" for this machine\'s programs. With ignore_run = '
+                    "true its RUN lines are skipped"
                 )
+            if self._base in ENGINES:
+                if not recipe.engine_text:
+                    raise ConfigError(
+                        f"terminal task {work.name}: env.config.bases: {self._base} has no image to fetch for "
+                        f'{recipe.base!r}; name a folder with an unpacked root file system, or "host"'
+                    )
+                check_engine(self._base, "env.config.bases")
 
     @property
     def needed(self) -> bool:
@@ -114,7 +131,9 @@ def build_settings(
     """Check keys of `env.config`. Raises `ValueError` naming the key."""
     bases = dict(bases or {})
     if not all(isinstance(value, str) and value for value in bases.values()):
-        raise ValueError(f'bases: must be folders, or "host", by image name, got {bases!r}')
+        raise ValueError(
+            f'bases: must be folders, "host", "podman" or "docker", by image name, got {bases!r}'
+        )
     if isinstance(build_hosts, str) or not all(isinstance(host, str) for host in build_hosts):
         raise ValueError(f"build_hosts: must be a list of hosts, got {build_hosts!r}")
     if not 0 <= build_timeout_s <= 86_400:

@@ -395,7 +395,7 @@ def test_a_dockerfiles_copy_lines_say_where_files_go(tmp_path):
     ("line", "message"),
     [
         ("COPY one /etc/one", "outside of /app"),
-        ("COPY --from=build one .", "files of another stage are not there; build such an image"),
+        ("COPY --from=build one .", "files of another stage are not there; let a container engine build"),
         ("USER agent", "another user is not followed"),
         ("COPY two .", "the context has no 'two'"),
     ],

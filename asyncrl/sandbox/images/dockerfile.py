@@ -12,7 +12,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncrl.errors import ConfigError
 
@@ -21,8 +21,8 @@ WITHOUT_FILES = frozenset(
 )
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ELSEWHERE = (
-    "build such an image with a container engine, and name it as docker_image with ignore_run and a backend that takes "
-    "images, or unpack it as a base"
+    'let a container engine build such an image, with bases = { "*" = "podman" } or "docker", or unpack the image as a '
+    "base"
 )
 NOT_COPIED = frozenset(("Dockerfile", ".dockerignore", "docker-compose.yaml", "docker-compose.yml"))
 _NAME = re.compile(r"\\\$|\$(?:\{(\w+)(?:(:[-+])([^}]*))?\}|(\w+))")
@@ -79,6 +79,9 @@ class Recipe:
     context: Context
     text: str
     """Of the Dockerfile."""
+    engine_text: str = ""
+    """The Dockerfile that a container engine is given where one stands for the base; `steps` are done in what it has
+    built."""
 
     @property
     def runs(self) -> bool:
@@ -101,6 +104,12 @@ def parse(text: str, context: Context, name: str = "Dockerfile", ignore_run: boo
     name: of the file, for messages. ignore_run: leave RUN lines out, and lines that cannot be followed.
     """
     return _Parser(context, name, ignore_run).parse(text)
+
+
+def for_engine(text: str, context: Context) -> Recipe:
+    """Return a recipe that a container engine follows as a whole; what can be told of it beforehand is its first
+    base, and its work folder."""
+    return replace(parse(text, context, ignore_run=True), steps=(), engine_text=text)
 
 
 class _Parser:

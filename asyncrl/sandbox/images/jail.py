@@ -13,10 +13,10 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.sandbox import allow_list
@@ -27,6 +27,7 @@ from asyncrl.sandbox.jail.folders import ETC, ETC_COPIED
 from asyncrl.sandbox.local import Command, rlimits
 from asyncrl.sandbox.protocol import MIB, ExecResult, Limits, Mount, RootFiles, SandboxSpec
 
+T = TypeVar("T")
 HOST = "host"
 """The base that is this machine's own programs."""
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID", "SETFCAP", "SYS_CHROOT")
@@ -120,6 +121,7 @@ async def follow(
         for step in steps:
             left_s = ends - asyncio.get_running_loop().time()
             await _one(jail, step, recipe.context, max(LEAST_S, left_s), watch)
+        await _check_room(folder, limits.disk_bytes)
     finally:
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
@@ -206,7 +208,7 @@ async def _one(
     if watch.done():
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        raise InfrastructureError(f"{line[:200]!r} left more than fits: {watch.exception()}")
+        raise InfrastructureError(f"{line[:200]!r}: {watch.exception()}")
     result = running.result()
     output = (result.text + "\n" + result.stderr.decode("utf-8", "replace")).strip()[-SHOWN_CHARACTERS:]
     if result.timed_out:
@@ -231,13 +233,36 @@ def _packed(step: CopyStep, context: Context) -> bytes:
     return out.getvalue()
 
 
+async def within(call: Coroutine[Any, Any, T], folder: Path, most_bytes: int) -> T:
+    """Return what a call returns that writes below a folder.
+
+    Raises `InfrastructureError` once it has written more than `most_bytes`; it is then cancelled.
+    """
+    running, watch = asyncio.create_task(call), asyncio.create_task(_watch(folder, most_bytes))
+    try:
+        await asyncio.wait((running, watch), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            watch.result()
+        result = running.result()
+        await _check_room(folder, most_bytes)
+        return result
+    finally:
+        for task in (running, watch):
+            task.cancel()
+        await asyncio.gather(running, watch, return_exceptions=True)
+
+
 async def _watch(folder: Path, most_bytes: int) -> None:
     """Raise `InfrastructureError` once the steps have written more than `most_bytes`."""
     while True:
         await asyncio.sleep(2.0)
-        taken = await asyncio.to_thread(_taken_bytes, folder)
-        if taken > most_bytes:
-            raise InfrastructureError(f"{taken} bytes of {most_bytes}")
+        await _check_room(folder, most_bytes)
+
+
+async def _check_room(folder: Path, most_bytes: int) -> None:
+    taken = await asyncio.to_thread(_taken_bytes, folder)
+    if taken > most_bytes:
+        raise InfrastructureError(f"more was written than fits: {taken} bytes of {most_bytes}")
 
 
 def _taken_bytes(folder: Path) -> int:

@@ -18,13 +18,14 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asyncrl.cache import cache_folder, code_digest, whole_file
 from asyncrl.errors import AsyncRLError, InfrastructureError
 from asyncrl.sandbox.images.dockerfile import Recipe
-from asyncrl.sandbox.images.jail import HOST, WORK_ARCHIVE, BuildLimits, follow, moved
+from asyncrl.sandbox.images.engine import ENGINES, unpack
+from asyncrl.sandbox.images.jail import HOST, WORK_ARCHIVE, BuildLimits, follow, moved, within
 from asyncrl.sandbox.protocol import RootFiles
 
 SLOTS = max(2, (os.cpu_count() or 2) // 2)
@@ -58,8 +59,8 @@ async def image(
 ) -> Image:
     """Return the image of a recipe, built where it has not been. Whoever is cancelled leaves the build running.
 
-    base: an unpacked root file system, or `HOST`. Raises `InfrastructureError` with the reason where the build fails or
-    takes longer than its limit.
+    base: an unpacked root file system, `HOST`, or one of `ENGINES`. Raises `InfrastructureError` with the reason where
+    the build fails or takes longer than its limit.
     """
     limits = limits or BuildLimits()
     key = _key(recipe, base, limits, keep_git_history)
@@ -82,7 +83,7 @@ def _forget(known: tuple[str, int], done: asyncio.Task[Image]) -> None:
 
 
 async def _made(key: str, recipe: Recipe, base: str, limits: BuildLimits, keep_git_history: bool) -> Image:
-    folder = cache_folder().absolute() / "images" / key
+    folder = cache_folder().resolve() / "images" / key
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Programs of an image may be set to run as root: nobody else of this machine starts them.
     os.chmod(folder.parent, 0o700)
@@ -96,7 +97,7 @@ async def _made(key: str, recipe: Recipe, base: str, limits: BuildLimits, keep_g
     _failed.pop(key, None)
     said = json.loads((folder / DONE).read_text())
     layers = tuple((target, tuple(folders)) for target, folders in said["layers"])
-    return Image(RootFiles(layers, said["workdir"]), recipe.env, folder / WORK_ARCHIVE)
+    return Image(RootFiles(layers, said["workdir"]), tuple(map(tuple, said["env"])), folder / WORK_ARCHIVE)
 
 
 async def _build(
@@ -109,6 +110,8 @@ async def _build(
     partial.mkdir()
     async with _slot(folder.parent):
         try:
+            if base in ENGINES:
+                recipe, base, limits = await _by_engine(recipe, base, partial, limits)
             root = await follow(recipe, base, partial, limits, keep_git_history)
             await asyncio.to_thread(_drop_work, partial)
             os.replace(partial, folder)
@@ -116,7 +119,25 @@ async def _build(
             await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
     root = moved(root, partial, folder)
     with whole_file(folder / DONE) as file:
-        file.write_text(json.dumps({"layers": root.layers, "workdir": root.workdir}))
+        file.write_text(json.dumps({"layers": root.layers, "workdir": root.workdir, "env": recipe.env}))
+
+
+async def _by_engine(
+    recipe: Recipe, engine: str, folder: Path, limits: BuildLimits
+) -> tuple[Recipe, str, BuildLimits]:
+    """Have an engine make what a recipe starts from; return what is left to do, in which folder, and in what time."""
+    began = time.monotonic()
+    making = unpack(engine, recipe.engine_text, recipe.context, folder)
+    try:
+        async with asyncio.timeout(limits.timeout_s):
+            made = await within(making, folder, limits.disk_bytes)
+    except TimeoutError as error:
+        raise InfrastructureError(f"{engine} was not done within the build's time") from error
+    left_s = max(1.0, limits.timeout_s - (time.monotonic() - began))
+    recipe = replace(
+        recipe, env=tuple((dict(recipe.env) | dict(made.env)).items()), workdir=made.workdir or recipe.workdir
+    )
+    return recipe, str(made.root), replace(limits, timeout_s=left_s)
 
 
 def _drop_work(folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_copied_files_lie_where_docker_puts_them(line, found):
         ("FROM other", "a second stage is not followed"),
         ("COPY --from=build a b", "files of another stage"),
         ("ADD https://example.org/a b", "not fetched"),
-        ('SHELL ["bash"]', "SHELL is not followed; build such an image"),
+        ('SHELL ["bash"]', "SHELL is not followed; let a container engine build such an image"),
         ("USER app", "another user"),
         ("RUN <<EOF", "here-document"),
         ("COPY missing .", "the context has no 'missing'"),

@@ -57,7 +57,11 @@ def other_process(text):
     ("line", "limits", "reason"),
     [
         ("RUN python3 -c 'b\"x\" * 10**9'", {"memory_bytes": 200 * MIB}, "took too much memory"),
-        ("RUN head -c 90000000 /dev/zero > /big; sleep 30", {"disk_bytes": 20 * MIB}, "left more than fits"),
+        (
+            "RUN head -c 90000000 /dev/zero > /big; sleep 30",
+            {"disk_bytes": 20 * MIB},
+            "more was written than fits",
+        ),
         ("RUN head -c 90000000 /dev/zero", {}, "ended with status"),
         ("RUN sleep 30 & sleep 30", {"timeout_s": 1.0}, "not done within the build's time"),
     ],
