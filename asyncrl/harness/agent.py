@@ -162,7 +162,7 @@ class HarnessAgent:
             harness.sandbox_limits(timeout_s),
             self._installed.mounts,
             dict(work.judge_spec.env),
-            allow_hosts=(f"{episode.host}:{port}",),
+            allow_hosts=(f"{episode.host}:{port}", *work.judge_spec.allow_hosts),
             image=work.judge_spec.image,
             root=work.judge_spec.root,
         )

@@ -1,22 +1,23 @@
 """A network allow-list: the sandbox has a loopback device only, and a proxy outside decides what it reaches.
 
-    program --HTTP proxy on 127.0.0.1:3128--> forwarder (inside) --unix socket--> AllowListProxy (outside) --> host
+    program --HTTP proxy on 127.0.0.1:3128--> AllowListProxy (outside) --> host
 
-An allowed port of this machine's loopback also listens inside, under its own address, for programs that use no proxy,
-such as Node's `fetch`. The forwarder enforces nothing: a program that bypasses it still finds only the same socket.
+The proxy's socket listens inside and is served outside, so that nothing of it runs beside the program. An allowed port
+of this machine's loopback also listens inside, under its own address, for programs that use no proxy, such as Node's
+`fetch`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import functools
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urlsplit
 
 from asyncrl.errors import ConfigError
 
-INNER_FOLDER = "/run/asyncrl"
-SOCKET = "proxy"
 PORT = 3128
 URL = f"http://127.0.0.1:{PORT}"
 PROXY_ENV = {"http_proxy": URL, "https_proxy": URL, "HTTP_PROXY": URL, "HTTPS_PROXY": URL}
@@ -26,75 +27,28 @@ IDLE_TIMEOUT_S = 3600.0
 meanwhile."""
 MAX_HEAD_BYTES = 65536
 MAX_CONNECTIONS = 64
-
-FORWARDER = f"""
-import os, socket, sys, threading
-relayed = [int(port) for port in sys.argv[1].split(",") if port]
-servers = {{port: socket.create_server(("127.0.0.1", port), backlog=64) for port in [{PORT}, *relayed]}}
-child = os.fork()
-if child == 0:
-    for server in servers.values():
-        server.close()
-    try:
-        os.execvp(sys.argv[2], sys.argv[2:])
-    except OSError as error:
-        print(f"{{sys.argv[2]}}: {{error.strerror}}", file=sys.stderr)
-        os._exit(127)
-def pump(source, target):
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-    except OSError:
-        pass
-    for sock in (source, target):
-        try:
-            sock.shutdown(socket.SHUT_RDWR if sock is source else socket.SHUT_WR)
-        except OSError:
-            pass
-def connect(inner, port):
-    outer = socket.socket(socket.AF_UNIX)
-    try:
-        outer.connect("{INNER_FOLDER}/{SOCKET}")
-        if port != {PORT}:
-            outer.sendall(f"CONNECT 127.0.0.1:{{port}} HTTP/1.1\\r\\n\\r\\n".encode())
-            head = b""
-            while not head.endswith(b"\\r\\n\\r\\n"):
-                byte = outer.recv(1)
-                if not byte:
-                    raise OSError("refused")
-                head += byte
-            if b" 200 " not in head.split(b"\\r\\n")[0]:
-                raise OSError("refused")
-    except OSError:
-        inner.close()
-        outer.close()
-        return
-    threading.Thread(target=pump, args=(inner, outer), daemon=True).start()
-    pump(outer, inner)
-def accept(port):
-    while True:
-        inner, _ = servers[port].accept()
-        threading.Thread(target=connect, args=(inner, port), daemon=True).start()
-for port in servers:
-    threading.Thread(target=accept, args=(port,), daemon=True).start()
-status = os.waitpid(child, 0)[1]
-os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
-"""
-
+MAX_RELAYED = 15
+"""Ports of the loopback that may listen inside."""
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 LOOPBACK = "127.0.0.1"
 NO_PROXY_ENV = {"no_proxy": LOOPBACK, "NO_PROXY": LOOPBACK}
 """Where a port of the loopback is relayed."""
 
 
-def wrap(argv: list[str], entries: tuple[str, ...]) -> list[str]:
-    """Return the command that runs `argv` next to a forwarder."""
-    return ["python3", "-I", "-S", "-c", FORWARDER, ",".join(map(str, relayed(entries))), *argv]
-
-
 def relayed(entries: tuple[str, ...]) -> list[int]:
-    """Return the ports of the loopback that `entries` name, which listen inside, too; those that need rights do not."""
-    return sorted(port for host, port in parse(entries) if host == LOOPBACK and port >= 1024 and port != PORT)
+    """Return the ports of the loopback that `entries` name, which listen inside, too; those that need rights do not.
+
+    Raises `ConfigError` for more than `MAX_RELAYED`.
+    """
+    ports = sorted(
+        port for host, port in parse(entries) if host == LOOPBACK and port >= 1024 and port != PORT
+    )
+    if len(ports) > MAX_RELAYED:
+        raise ConfigError(
+            f"an allow-list may name at most {MAX_RELAYED} ports of {LOOPBACK}, got {len(ports)}"
+        )
+    return ports
 
 
 def environment(entries: tuple[str, ...]) -> dict[str, str]:
@@ -113,7 +67,9 @@ def parse(entries: tuple[str, ...]) -> set[tuple[str, int]]:
             or "*" in entry
             or (port and not (port.isdigit() and 0 < int(port) < 65536))
         ):
-            raise ConfigError(f"allow_hosts entry {entry!r} must be 'host' or 'host:port', without wildcards")
+            raise ConfigError(
+                f"entry {entry!r} of an allow-list must be 'host' or 'host:port', without wildcards"
+            )
         allowed |= {(host.lower(), int(port))} if port else {(host.lower(), 80), (host.lower(), 443)}
     return allowed
 
@@ -123,23 +79,27 @@ class AllowListProxy:
 
     def __init__(self, entries: tuple[str, ...]) -> None:
         self._allowed = parse(entries)
-        self._server: asyncio.Server | None = None
+        self.ports = [PORT, *relayed(entries)]
+        """What listens inside."""
+        self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, folder_fd: int) -> None:
-        """Listen in the folder of a descriptor, which may have no path in this process's view."""
-        path = f"/proc/self/fd/{folder_fd}/{SOCKET}"
-        self._server = await asyncio.start_unix_server(self._accept, path, limit=MAX_HEAD_BYTES)
-        os.chmod(path, 0o666)
+    async def start(self, sockets: Sequence[int]) -> None:
+        """Serve descriptors that listen on `ports`, in this order; they are closed by `stop`."""
+        for port, fd in zip(self.ports, sockets, strict=True):
+            serve = self._serve if port == PORT else functools.partial(self._relay, port)
+            accept = functools.partial(self._accept, serve)
+            server = await asyncio.start_server(accept, sock=socket.socket(fileno=fd), limit=MAX_HEAD_BYTES)
+            self._servers.append(server)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._tasks) >= MAX_CONNECTIONS:
             writer.close()
             return
@@ -147,7 +107,7 @@ class AllowListProxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            await self._serve(reader, writer)
+            await serve(reader, writer)
         except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         finally:
@@ -167,9 +127,7 @@ class AllowListProxy:
             await writer.drain()
             return
         try:
-            out_reader, out_writer = await asyncio.wait_for(
-                asyncio.open_connection(host, port), HEAD_TIMEOUT_S
-            )
+            out_reader, out_writer = await _connect(host, port)
         except (OSError, TimeoutError):
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\n")
             await writer.drain()
@@ -189,6 +147,17 @@ class AllowListProxy:
             await asyncio.gather(_copy(reader, out_writer), _copy(out_reader, writer))
         finally:
             out_writer.close()
+
+    async def _relay(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        out_reader, out_writer = await _connect(LOOPBACK, port)
+        try:
+            await asyncio.gather(_copy(reader, out_writer), _copy(out_reader, writer))
+        finally:
+            out_writer.close()
+
+
+async def _connect(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.wait_for(asyncio.open_connection(host, port), HEAD_TIMEOUT_S)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -98,11 +98,12 @@ class BaseSandbox(Sandbox):
             raise ConflictError("a sandbox is started once")
         if spec.mounts and not self.takes_mounts:
             raise ConfigError(f"sandbox backend {self.name!r} takes no mounts, got {spec.mounts!r}")
-        if spec.allow_hosts and not self.takes_allow_hosts:
-            raise ConfigError(
-                f"sandbox backend {self.name!r} has no network allow-list, got allow_hosts={spec.allow_hosts!r}; "
-                "backends with one: bubblewrap, zygote"
-            )
+        for field in ("allow_hosts", "judge_hosts"):
+            if (hosts := getattr(spec, field)) and not self.takes_allow_hosts:
+                raise ConfigError(
+                    f"sandbox backend {self.name!r} has no network allow-list, got {field}={hosts!r}; backends with "
+                    "one: bubblewrap, zygote"
+                )
         if spec.root and not self.takes_root:
             raise ConfigError(
                 f"sandbox backend {self.name!r} takes no root file system; backends that do: bubblewrap"

@@ -88,9 +88,6 @@ class BubblewrapSandbox(LocalSandbox):
         for name, value in env.items():
             options += ["--setenv", name, value]
         options += self._root_options(self.spec.root) if self.spec.root else system_binds()
-        if self.spec.allow_hosts:
-            # Its own namespace, with a loopback device for the proxy, instead of the session's empty one.
-            options += ["--unshare-net", "--ro-bind", f"{self._path}/net", allow_list.INNER_FOLDER]
         if not self.spec.root:
             options += ["--ro-bind", f"{self._launcher.base}/etc", "/etc"]
         options += [
@@ -131,9 +128,9 @@ class BubblewrapSandbox(LocalSandbox):
         return sorted({os.path.dirname(target) for target in files}) if self.spec.root else []
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
-        if self.spec.allow_hosts:
-            argv = allow_list.wrap(argv, self.spec.allow_hosts)
-            env = allow_list.environment(self.spec.allow_hosts) | env
+        network, hosts = self._network(judging)
+        if hosts:
+            env = allow_list.environment(hosts) | env
         options = [
             *self._options(env, cwd, judging),
             "--json-status-fd",
@@ -145,7 +142,7 @@ class BubblewrapSandbox(LocalSandbox):
             [*options, "--", *argv],
             {},
             rlimits=rlimits(self.limits),
-            empty_network=not self.spec.allow_hosts,
+            network=network,
             status_fd=True,
         )
 

@@ -43,6 +43,8 @@ OWN_PROCESSES = 6
 
 
 OWN_PYTHON = "/opt/python"
+PROGRAMS, JUDGE = "programs", "judge"
+"""Networks of a session: of its programs, and of its judge where that reaches other hosts."""
 
 
 def has_system_python() -> bool:
@@ -64,8 +66,9 @@ class Command:
     """"" for none (the jail installs it), or a variant of `seccomp.build_filter`."""
     landlock: tuple[str, list[tuple[int, str]]] | None = None
     rlimits: dict[str, int] = field(default_factory=dict)
-    empty_network: bool = False
-    """Enter the session's empty network namespace first; for jails that would otherwise make one each time."""
+    network: str = ""
+    """Name of a network namespace of the session's to enter first, empty unless hosts are allowed in it; for jails that
+    would otherwise make one each time."""
     hide_run: bool = False
     """See an empty folder in the place of `spawn.RUN`, which is gone with the program; for jails that make folders on
     the host and leave them there."""
@@ -109,7 +112,7 @@ class LocalSandbox(BaseSandbox):
         """The folders of the root file system, likewise."""
         self._executable = ""
         self._folder = -1
-        self._proxy: AllowListProxy | None = None
+        self._proxies: list[AllowListProxy] = []
         self._processes: set[LocalProcess] = set()
         self._stopping: asyncio.Future[None] | None = None
 
@@ -157,17 +160,31 @@ class LocalSandbox(BaseSandbox):
             if "UidsExhausted" in str(error):
                 raise UnavailableError(str(error), retry_after_s=5.0) from error
             raise
-        self._folder, net_folder = fds
+        (self._folder,) = fds
         self._uid, self._path = body["uid"], body["path"]
         self._exposed = body["exposed"][: len(spec.mounts)]
         self._exposed_layers = dict(zip(layers, body["exposed"][len(spec.mounts) :], strict=False))
         if tool:
             self._executable = f"{body['exposed'][-1]}/{tool[1]}"
-        if spec.allow_hosts:
-            self._proxy = AllowListProxy(spec.allow_hosts)
-            await self._proxy.start(net_folder)
-        os.close(net_folder)
+        for network, hosts in ((PROGRAMS, spec.allow_hosts), (JUDGE, spec.judge_hosts)):
+            if hosts:
+                await self._listen(network, hosts)
         await self._prepare()
+
+    async def _listen(self, network: str, hosts: tuple[str, ...]) -> None:
+        """Have programs in a network reach these hosts, and no other."""
+        assert self._launcher is not None
+        proxy = AllowListProxy(hosts)
+        request = {"op": "listen", "session": self._session, "network": network, "ports": proxy.ports}
+        _, sockets = await self._launcher.request(request)
+        self._proxies.append(proxy)
+        await proxy.start(sockets)
+
+    def _network(self, judging: bool) -> tuple[str, tuple[str, ...]]:
+        """Return the network of a program, and what it reaches there."""
+        if judging and self.spec.judge_hosts is not None:
+            return JUDGE, self.spec.judge_hosts
+        return PROGRAMS, self.spec.allow_hosts
 
     def _tool(self) -> tuple[str, str] | None:
         """Return the folder of the jail's executable and its path in there; None for a jail that needs none."""
@@ -198,8 +215,8 @@ class LocalSandbox(BaseSandbox):
         await asyncio.gather(*kills, return_exceptions=True)
         if self._launcher is not None and self._session and not self._launcher.closed:
             await self._launcher.request({"op": "close", "session": self._session})
-        if self._proxy is not None:
-            await self._proxy.stop()
+        for proxy in self._proxies:
+            await proxy.stop()
         self.abandon()
 
     def abandon(self) -> None:
@@ -224,14 +241,16 @@ class LocalSandbox(BaseSandbox):
             "supervise": command.supervise,
             "judge": command.judge,
             "filter": command.filter,
-            "empty_network": command.empty_network,
+            "network": command.network,
             "hide_run": command.hide_run,
             "keep_user": command.keep_user,
             "memory_files": command.memory_files,
             "files": command.files,
             "landlock": command.landlock,
             "rlimits": command.rlimits,
-            "network": bool(self.spec.allow_hosts),
+            "reaches_hosts": bool(
+                self.spec.judge_hosts if command.network == JUDGE else self.spec.allow_hosts
+            ),
             "memory_bytes": self.limits.memory_bytes,
             "timeout_s": timeout_s,
         }

@@ -13,7 +13,7 @@ from typing import ClassVar
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.sandbox.jail import seccomp
-from asyncrl.sandbox.local import Command, LocalSandbox, rlimits
+from asyncrl.sandbox.local import PROGRAMS, Command, LocalSandbox, rlimits
 from asyncrl.sandbox.local_judge import LOGS, TESTS
 from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
 
@@ -114,7 +114,7 @@ class NsjailSandbox(LocalSandbox):
         options += ["--seccomp_string", policy(), "--", *init, *argv]
         # It mounts the root on a folder in /run/user, which it makes and leaves, or in /tmp where it may not.
         return Command(
-            options, {}, rlimits=rlimits(self.limits), empty_network=True, hide_run=True, status_fd=True
+            options, {}, rlimits=rlimits(self.limits), network=PROGRAMS, hide_run=True, status_fd=True
         )
 
     def _check_status(self, status: bytes, returncode: int, stderr: bytes) -> int:

@@ -99,6 +99,8 @@ class SandboxSpec:
     """Environment variables inside, on top of PATH, HOME and LANG. Nothing of the host's environment enters."""
     allow_hosts: tuple[str, ...] = ()
     """Network: empty for none at all; otherwise `host` or `host:port` entries reachable through an HTTP(S) proxy."""
+    judge_hosts: tuple[str, ...] | None = None
+    """The same for programs of the session's judge, which reach no others then; None for `allow_hosts`."""
     preload: tuple[str, ...] = ()
     """Python modules a warm interpreter imports once (zygote backend); other backends ignore it."""
     image: str = ""

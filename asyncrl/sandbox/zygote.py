@@ -25,7 +25,7 @@ from asyncrl.sandbox.bubblewrap import BubblewrapSandbox
 from asyncrl.sandbox.jail import seccomp
 from asyncrl.sandbox.jail.client import Channel
 from asyncrl.sandbox.jail.streams import BoundedReader
-from asyncrl.sandbox.local import GRACE_S, PIPE_GRACE_S, Command, Pipes, _feed, rlimits
+from asyncrl.sandbox.local import GRACE_S, PIPE_GRACE_S, PROGRAMS, Command, Pipes, _feed, rlimits
 from asyncrl.sandbox.protocol import WORKDIR, ExecResult, Probe, SandboxProcess, SandboxSpec
 
 JAIL = Path(__file__).with_name("jail")
@@ -108,7 +108,7 @@ class ZygoteSandbox(BubblewrapSandbox):
         None if other programs than Python code have run in the session, if one still runs, or if its folder cannot be
         emptied.
         """
-        if not self.running or not self._only_jobs or self._jobs or self._proxy is not None:
+        if not self.running or not self._only_jobs or self._jobs or self._proxies:
             return None
         assert self._launcher is not None
         renewed = copy.copy(self)
@@ -185,7 +185,7 @@ class ZygoteSandbox(BubblewrapSandbox):
         # CPU time adds up over all jobs here, and descriptors over all running ones; jobs get their own limits.
         own = {name: bounds[name] for name in ("NPROC", "FSIZE", "CORE")}
         # No filter: it has to make namespaces, and runs only our code.
-        return Command(options, {}, rlimits=own, empty_network=True)
+        return Command(options, {}, rlimits=own, network=PROGRAMS)
 
     async def exec(
         self,

@@ -7,6 +7,7 @@ work. The tests enter the sandbox only after the shell and everything it started
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from asyncrl.envs.procedural import ProceduralEnv, whole_number
 from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import make_task
-from asyncrl.envs.terminal.image import BuildSettings, TaskImage, build_settings
+from asyncrl.envs.terminal.image import BuildSettings, TaskImage, build_settings, hosts
 from asyncrl.envs.terminal.shell import Shell
 from asyncrl.envs.terminal.verify import Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
@@ -34,14 +35,16 @@ COMMAND_CHARACTERS = 20_000
 COMMANDS_SHARE = 0.55
 """The share of the agent's time in a step, for its commands; the rest is for the tests, which run its programs, too."""
 LIMITS = Limits(cpu_s=60, processes=64, open_files=256, disk_bytes=64 * MIB)
+THREADS = 4
+"""Of a test that computes as long as its task says."""
 
 
 class Terminal(ProceduralEnv):
     """Generated tasks of `level` 1 to 3, or the task folders below `folder` (`ignore_run`: without their RUN lines).
 
     `sandbox` names a backend; `bases`, `build_hosts`, `keep_git_history` and `build_timeout_s` say how the images of
-    folders with RUN lines are built (`TaskImage`). A folder whose name ends in "heldout" is held out, as is every
-    fifth other one.
+    folders with RUN lines are built (`TaskImage`). `allow_hosts` are reached by the agent and the tests, `test_hosts`
+    by the tests alone. A folder whose name ends in "heldout" is held out, as is every fifth other one.
     """
 
     blocking: ClassVar[bool] = False
@@ -62,6 +65,8 @@ class Terminal(ProceduralEnv):
         build_hosts: Sequence[str] = (),
         keep_git_history: bool = False,
         build_timeout_s: float = 0.0,
+        allow_hosts: Sequence[str] = (),
+        test_hosts: Sequence[str] = (),
     ) -> None:
         super().__init__(task, level)
         self.max_turns = whole_number("max_turns", max_turns, 1, 256)
@@ -73,7 +78,17 @@ class Terminal(ProceduralEnv):
         self.work = self.load(folder, ignore_run, building)
         self.image = TaskImage(self.work, building, sandbox)
         self.sandbox = sandbox
-        self.spec = SandboxSpec("bash", _limits(self.work), image=self.work.image)
+        for_all, for_tests = hosts("allow_hosts", allow_hosts), hosts("test_hosts", test_hosts)
+        toml = self.work.toml
+        agents, tests = toml.network.narrowed(for_all), toml.test_network.narrowed((*for_all, *for_tests))
+        self.spec = SandboxSpec(
+            "bash",
+            _limits(self.work),
+            image=self.work.image,
+            env=toml.env,
+            allow_hosts=agents,
+            judge_hosts=None if tests == agents else tests,
+        )
         self.box: LazySandbox | None = None
         self.packed = b""
         self.starting = asyncio.Lock()
@@ -100,7 +115,7 @@ class Terminal(ProceduralEnv):
     def least_step_s(self) -> float:
         """A command may take its time limit, and tests as long as their folder says."""
         commands_s = needed_s(self.command_timeout_s, COMMANDS_SHARE)
-        return max(commands_s, needed_s(self.work.said_timeout_s, 1 - COMMANDS_SHARE))
+        return max(commands_s, needed_s(self.work.toml.said_timeout_s, 1 - COMMANDS_SHARE))
 
     def opening(self) -> list[Message]:
         """Return the messages that begin the conversation."""
@@ -143,7 +158,9 @@ class Terminal(ProceduralEnv):
         """Return the task as a folder for an agent program; see `asyncrl.env.workspace`."""
         text = rename_paths(self.work.instruction, self.work.workdir).strip()
         work = self.work
-        return Workspace(text, work.files, work.executable, work.verifier_timeout_s, self.spec, self.packed)
+        return Workspace(
+            text, work.files, work.executable, work.toml.verifier_timeout_s, self.spec, self.packed
+        )
 
     async def judge(self, box: Sandbox) -> Step:
         """Run the tests on what an agent program has left."""
@@ -221,9 +238,15 @@ class Terminal(ProceduralEnv):
 
 def _limits(work: TaskFolder) -> Limits:
     """Return the limits of the task's sessions. One that says its memory counts what is held, not what is reserved."""
-    if not work.memory_bytes:
-        return LIMITS
-    return replace(LIMITS, memory_bytes=work.memory_bytes, address_space_bytes=0)
+    toml = work.toml
+    limits = replace(LIMITS, cpu_s=max(LIMITS.cpu_s, math.ceil(THREADS * toml.said_timeout_s)))
+    if toml.memory_bytes:
+        limits = replace(
+            limits, memory_bytes=toml.memory_bytes, address_space_bytes=0, processes=512, open_files=1024
+        )
+    if toml.storage_bytes:
+        limits = replace(limits, disk_bytes=toml.storage_bytes, file_bytes=toml.storage_bytes)
+    return limits
 
 
 def _chosen(task: Task, folder: str) -> Path:

@@ -1,7 +1,7 @@
 """Task folders in Harbor's layout, read from disk or made in memory.
 
 instruction.md       what the agent is told
-task.toml            [metadata] difficulty; [verifier] timeout_sec; [environment] docker_image
+task.toml            times, limits, variables, hosts, docker_image: `asyncrl.envs.terminal.task_toml`
 environment/         files the agent finds; a Dockerfile says where, and what else is made
 tests/               test.sh (writes reward.txt or reward.json) or test_outputs.py
 solution/solve.sh    the scripted expert
@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from asyncrl.envs.terminal.task_toml import TaskToml, read_task_toml
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.images.dockerfile import Context, CopyStep, Recipe, for_engine, parse
-from asyncrl.sandbox.protocol import MIB, WORKDIR
+from asyncrl.sandbox.protocol import WORKDIR
 from asyncrl.textfile import read_text, read_toml
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -34,9 +35,8 @@ class TaskFolder:
     tests: Mapping[str, bytes]
     solution: str = ""
     image: str = ""
-    verifier_timeout_s: float = 60.0
-    said_timeout_s: float = 0.0
-    """The same where the folder says it, else 0."""
+    """For backends that take one by name."""
+    toml: TaskToml = field(default_factory=TaskToml)
     executable: frozenset[str] = frozenset()
     """Paths in `files` that may be run."""
     workdir: str = "/app"
@@ -45,9 +45,6 @@ class TaskFolder:
     """Commands that a random policy draws from."""
     recipe: Recipe | None = None
     """How the image is made in which `files` lie, where one is made; `files` is empty then."""
-    build_timeout_s: float = 600.0
-    memory_bytes: int = 0
-    """Of all that runs; 0 where the folder does not say it."""
 
 
 def read_folder(
@@ -62,7 +59,7 @@ def read_folder(
     try:
         instruction = read_text(_own(path / "instruction.md", path))
         toml, solve = path / "task.toml", path / "solution" / "solve.sh"
-        settings = read_toml(_own(toml, path)) if toml.exists() else {}
+        settings = read_task_toml(read_toml(_own(toml, path)) if toml.exists() else {}, path)
         context, modes = _read_files(path / "environment", path)
         tests, _ = _read_files(path / "tests", path)
         solution = read_text(_own(solve, path)) if solve.exists() else ""
@@ -70,16 +67,17 @@ def read_folder(
         raise ConfigError(f"terminal task {path}: {error}") from error
     if "test.sh" not in tests and "test_outputs.py" not in tests:
         raise ConfigError(f"terminal task {path}: tests/ must hold test.sh or test_outputs.py")
-    environment = settings.get("environment", {})
-    image = environment.get("docker_image") or ""
+    image = settings.docker_image
     recipe = _by_engine(Context(context, frozenset(modes)), image, ignore_run, engine_builds)
     by_engine = recipe is not None
     recipe = recipe or _recipe(path, Context(context, frozenset(modes)), ignore_run)
+    if settings.workdir:
+        last = f"{recipe.engine_text}\nWORKDIR {settings.workdir}\n" if by_engine else ""
+        recipe = replace(recipe, workdir=settings.workdir, engine_text=last)
     built = by_engine or recipe.runs
     workdir, copies = _places(path, recipe, built)
     files = {target: context[source] for source, target in copies.items()}
     executable = frozenset(target for source, target in copies.items() if source in modes)
-    timeout_s = float(settings.get("verifier", {}).get("timeout_sec", 0.0))
     return TaskFolder(
         path.name,
         instruction,
@@ -87,13 +85,10 @@ def read_folder(
         tests,
         solution,
         "" if by_engine else image,
-        timeout_s or 60.0,
-        timeout_s,
+        settings,
         executable,
         workdir,
         recipe=replace(recipe, workdir=workdir) if built else None,
-        build_timeout_s=float(environment.get("build_timeout_sec", 600.0)),
-        memory_bytes=_whole(path, environment, "memory_mb") * MIB,
     )
 
 
@@ -136,15 +131,6 @@ def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
         if path.stat().st_mode & 0o100:
             modes.add(name)
     return files, modes
-
-
-def _whole(path: Path, settings: Mapping[str, object], key: str) -> int:
-    value = settings.get(key) or 0
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(
-            f"terminal task {path}: task.toml: environment.{key}: must be a whole number, got {value!r}"
-        )
-    return value
 
 
 def _recipe(path: Path, context: Context, ignore_run: bool) -> Recipe:

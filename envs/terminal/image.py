@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from asyncrl.agent_time import own
 from asyncrl.envs.terminal.folder import TaskFolder
 from asyncrl.errors import ConfigError
+from asyncrl.sandbox.allow_list import parse
 from asyncrl.sandbox.images.engine import ENGINES, check_engine
 from asyncrl.sandbox.images.jail import BuildLimits
 from asyncrl.sandbox.images.store import Image, image
@@ -78,7 +79,7 @@ class TaskImage:
     def start(self) -> None:
         """Begin to build. Called in an event loop."""
         if self._task is None and self._work.recipe is not None:
-            timeout_s = self._settings.build_timeout_s or self._work.build_timeout_s
+            timeout_s = self._settings.build_timeout_s or self._work.toml.build_timeout_s
             limits = BuildLimits(timeout_s, allow_hosts=self._settings.build_hosts)
             made = image(self._work.recipe, self._base, limits, self._settings.keep_git_history)
             self._task = asyncio.create_task(made)
@@ -134,8 +135,17 @@ def build_settings(
         raise ValueError(
             f'bases: must be folders, "host", "podman" or "docker", by image name, got {bases!r}'
         )
-    if isinstance(build_hosts, str) or not all(isinstance(host, str) for host in build_hosts):
-        raise ValueError(f"build_hosts: must be a list of hosts, got {build_hosts!r}")
     if not 0 <= build_timeout_s <= 86_400:
         raise ValueError(f"build_timeout_s: must be from 0 to 86400, got {build_timeout_s}")
-    return BuildSettings(bases, tuple(build_hosts), keep_git_history, build_timeout_s)
+    return BuildSettings(bases, hosts("build_hosts", build_hosts), keep_git_history, build_timeout_s)
+
+
+def hosts(key: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Return a list of hosts as a sandbox takes them. Raises `ValueError` naming the key of `env.config`."""
+    if isinstance(given, str) or not all(isinstance(host, str) for host in given):
+        raise ValueError(f"{key}: must be a list of hosts, got {given!r}")
+    try:
+        parse(tuple(given))
+    except ConfigError as error:
+        raise ValueError(f"{key}: {error}") from error
+    return tuple(given)

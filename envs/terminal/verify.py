@@ -45,13 +45,14 @@ async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
         return Verdict(0.0, 0.0, str(error))
     # The judging programs must not read the agent's dot files and packages, or its files in place of a library's.
     env = {
+        **task.toml.test_env,
         "HOME": judge.logs,
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": f"{tests}/{PYTHON_START}",
     }
-    options = {"env": env, "timeout_s": task.verifier_timeout_s, "max_output_bytes": KEPT_BYTES}
+    options = {"env": env, "timeout_s": task.toml.verifier_timeout_s, "max_output_bytes": KEPT_BYTES}
     if "test.sh" in task.tests:
         argv = ["bash", "--noprofile", "--norc", f"{tests}/test.sh"]
         result = await judge.exec(argv, **options)  # type: ignore[arg-type]

@@ -4,7 +4,10 @@ import asyncio
 import os
 import random
 import shutil
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -43,6 +46,43 @@ def write_task(path, tests, name="test.sh", **files):
     for file, text in files.items():
         (path / "environment" / file).write_text(text)
     return path.parent
+
+
+# -- hosts ------------------------------------------------------------------------------------------------------
+
+FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('{url}/page', timeout=9).read().decode())\""
+
+
+@pytest.fixture
+def pages(tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "page").write_text("fetched")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "pages"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("setting", "agent", "reward"),
+    [("test_hosts", False, 1.0), ("allow_hosts", True, 1.0), (None, False, 0.0)],
+    ids=["tests alone", "agent and tests", "nobody"],
+)
+def test_hosts_are_reached_by_those_whom_the_settings_name(tmp_path, pages, setting, agent, reward):
+    fetch = FETCH.format(url=f"http://{pages}")
+    folder = write_task(tmp_path / "tasks" / "t", f'test "$({fetch})" = fetched')
+    env = Terminal(
+        Task("t", "terminal", 0, "train", {"folder": str(folder / "t")}),
+        folder=str(folder), **({setting: [pages]} if setting else {}),
+    )  # fmt: skip
+    first, last = play(env, shell(fetch), DONE)
+    assert (shown(first) == ["fetched"], last.reward) == (agent, reward)
+
+
+def test_a_host_that_no_allow_list_takes_is_refused_by_its_key():
+    with pytest.raises(ValueError, match=r"test_hosts: entry '\*\.org' of an allow-list must be 'host'"):
+        Terminal(Task("t", "terminal", 0, "train"), test_hosts=["*.org"])
 
 
 # -- the shell --------------------------------------------------------------------------------------------------

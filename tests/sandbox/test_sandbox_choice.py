@@ -151,9 +151,48 @@ def test_an_allowed_port_of_the_loopback_is_reached_without_a_proxy_under_its_ow
     assert result.stdout.decode().split("\n") == ["hello /a", "hello /b", "refused", ""], result
 
 
-def test_a_backend_without_an_allow_list_refuses_one():
-    with pytest.raises(ConfigError, match="allow_hosts"):
-        run_async(lambda: open_sandbox("landlock", SandboxSpec(allow_hosts=("example.org",))))
+def test_programs_of_the_judge_reach_hosts_of_their_own_and_the_agents_do_not(two_servers):
+    for_tests, for_agent = two_servers
+    code = "import sys; " + RELAYED.format(allowed="int(sys.argv[1])", other="int(sys.argv[2])").strip()
+    argv = ["python3", "-c", code, str(for_tests), str(for_agent)]
+
+    async def body():
+        spec = SandboxSpec(allow_hosts=(f"127.0.0.1:{for_agent}",), judge_hosts=(f"127.0.0.1:{for_tests}",))
+        async with await open_sandbox("bubblewrap", spec) as box:
+            agent = await box.exec(argv)
+            judge = await box.judge().exec(argv, env={}, timeout_s=20.0, max_output_bytes=4096)
+            return agent.text.split(), judge.text.split()
+
+    reached = ["hello", "/a", "hello", "/b"]
+    assert run_async(body) == (["refused", *reached], [*reached, "refused"])
+
+
+def test_the_judge_reaches_its_hosts_where_the_agent_reaches_none(two_servers):
+    port, _ = two_servers
+    code = (
+        f"import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:{port}/x', timeout=9).read())"
+    )
+    argv = ["python3", "-c", code]
+
+    async def body():
+        async with await open_sandbox("bubblewrap", SandboxSpec(judge_hosts=(f"127.0.0.1:{port}",))) as box:
+            agent = await box.exec(argv)
+            judge = await box.judge().exec(argv, env={}, timeout_s=20.0, max_output_bytes=4096)
+            return agent.ok, judge.text
+
+    assert run_async(body) == (False, "b'hello /x'\n")
+
+
+@pytest.mark.parametrize("field", ["allow_hosts", "judge_hosts"])
+def test_a_backend_without_an_allow_list_refuses_one(field):
+    with pytest.raises(ConfigError, match=field):
+        run_async(lambda: open_sandbox("landlock", SandboxSpec(**{field: ("example.org",)})))
+
+
+def test_more_ports_of_the_loopback_than_can_listen_inside_are_refused():
+    entries = tuple(f"127.0.0.1:{port}" for port in range(2000, 2016))
+    with pytest.raises(ConfigError, match=r"at most 15 ports of 127\.0\.0\.1, got 16"):
+        allow_list.relayed(entries)
 
 
 def test_allow_list_entries_are_parsed():
@@ -163,7 +202,7 @@ def test_allow_list_entries_are_parsed():
 
 @pytest.mark.parametrize("entry", ["*.org", "http://x", "x:0", "x:99999", "x:y", ""])
 def test_a_wrong_allow_list_entry_is_named(entry):
-    with pytest.raises(ConfigError, match="allow_hosts"):
+    with pytest.raises(ConfigError, match="of an allow-list must be 'host' or 'host:port'"):
         allow_list.parse((entry,))
 
 

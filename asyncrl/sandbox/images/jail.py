@@ -33,7 +33,7 @@ HOST = "host"
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID", "SETFCAP", "SYS_CHROOT")
 OUT = "/.asyncrl-out"
 WORK_ARCHIVE = "work.tar"
-PLACES = ("work", "tmp", "dev", "proc", "run/asyncrl", "opt/python", "opt/harness", "tests", "logs/verifier")
+PLACES = ("work", "tmp", "dev", "proc", "opt/python", "opt/harness", "tests", "logs/verifier")
 """Where sessions mount something."""
 SHOWN_CHARACTERS = 1500
 LEAST_S = 0.1
@@ -70,21 +70,20 @@ class BuildJail(BubblewrapSandbox):
             for folder in folders[:-1]:
                 options += ["--overlay-src", self._exposed_layers[folder]]
             options += ["--overlay", folders[-1], f"{folders[-1]}.work", target]
-        options += ["--unshare-net"]
-        if self.spec.allow_hosts:
-            options += ["--ro-bind", f"{self._path}/net", allow_list.INNER_FOLDER]
         options += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{self._path}/tmp", "/tmp"]
         for mount, source in zip(self.spec.mounts, self._exposed, strict=True):
             options += ["--bind" if mount.writable else "--ro-bind", source, mount.target]
         return [*options, "--chdir", cwd]
 
     def _command(self, argv: list[str], env: dict[str, str], cwd: str, judging: bool = False) -> Command:
-        if self.spec.allow_hosts:
-            argv = allow_list.wrap(argv, self.spec.allow_hosts)
-            env = allow_list.environment(self.spec.allow_hosts) | env
+        network, hosts = self._network(judging)
+        if hosts:
+            env = allow_list.environment(hosts) | env
         options = [*self._options(env, cwd), "--json-status-fd", str(STATUS_FD), "--seccomp", "{filter}"]
         bounds = {k: v for k, v in rlimits(self.limits).items() if k != "NPROC"}
-        return Command([*options, "--", *argv], {}, rlimits=bounds, status_fd=True, keep_user=True)
+        return Command(
+            [*options, "--", *argv], {}, rlimits=bounds, status_fd=True, keep_user=True, network=network
+        )
 
     async def run(
         self, argv: Sequence[str], env: dict[str, str], cwd: str, stdin: bytes, timeout_s: float

@@ -11,6 +11,7 @@ import fcntl
 import glob
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.sandbox.jail import kernel
@@ -46,21 +47,26 @@ class Session:
     """One session's files."""
 
     path: str
-    """Folder with `work`, `tmp`, `shm`, `net` for the proxy's socket, and the judge's `tests` and `logs`."""
+    """Folder with `work`, `tmp`, `shm`, and the judge's `tests` and `logs`."""
     uid: int | None
     disk_bytes: int
     exposed: list[str] = field(default_factory=list)
     work_flags: bytes = b""
     """Of `work`, when it was made."""
-    network_fd: int = -1
-    """Descriptor of a network namespace without interfaces, shared by the session's programs; -1 until it is
-    needed."""
+    networks: dict[str, int] = field(default_factory=dict)
+    """Descriptors of the network namespaces that its programs share, by name."""
 
-    def network(self) -> int:
-        """Its descriptor. One per session instead of per program: making one is a third of a jail's cost."""
-        if self.network_fd < 0:
-            self.network_fd = kernel.new_network_namespace()
-        return self.network_fd
+    def network(self, name: str) -> int:
+        """Return one, empty unless `listen` has made it. One per session instead of per program: making one is a third
+        of a jail's cost."""
+        if name not in self.networks:
+            self.networks[name], _ = kernel.new_network_namespace()
+        return self.networks[name]
+
+    def listen(self, name: str, ports: Sequence[int]) -> list[int]:
+        """Make one in which these ports of the loopback listen; return their sockets, which the caller closes."""
+        self.networks[name], sockets = kernel.new_network_namespace(ports)
+        return sockets
 
 
 class Folders:
@@ -140,7 +146,6 @@ class Folders:
         if self.mounts:
             options = f"size={disk_bytes},nr_inodes={MAX_FILES},mode=0711"
             kernel.mount("tmpfs", path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
-        os.mkdir(f"{path}/net", 0o755)
         os.mkdir(f"{path}/tests", 0o755)
         for name in ("work", "tmp", "shm", "logs"):
             os.mkdir(f"{path}/{name}", WORK_MODE)
@@ -194,8 +199,8 @@ class Folders:
 
     def close(self, session: Session) -> None:
         """Remove the session's files."""
-        if session.network_fd >= 0:
-            os.close(session.network_fd)
+        for network in session.networks.values():
+            os.close(network)
         if not self.mounts:
             shutil.rmtree(session.path, ignore_errors=True)
             return

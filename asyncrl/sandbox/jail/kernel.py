@@ -6,9 +6,12 @@ Every function raises `OSError` with the call's name if the kernel refuses it.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import platform
+import socket
 import struct
+from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,6 +38,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVA
     1 << 18,
 )
 MNT_DETACH = 2
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+LOOPBACK = "127.0.0.1"
 
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -60,32 +65,41 @@ def enter_namespace(fd: int) -> None:
     _check(_libc.setns(fd, 0), "setns")
 
 
-def new_network_namespace() -> int:
-    """Return a descriptor of a new, empty network namespace; the caller stays in its own. Needs CAP_SYS_ADMIN.
+def new_network_namespace(ports: Sequence[int] = ()) -> tuple[int, list[int]]:
+    """Return a descriptor of a new network namespace, and sockets that listen on ports of its loopback. Needs
+    CAP_SYS_ADMIN.
 
-    A child makes it: without root on the host, the caller could leave its namespace but not return.
+    Without ports it is empty: its loopback is down. A child makes it, and the caller stays in its own: without root on
+    the host, it could leave its namespace but not return.
     """
-    ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
-    hold_read, hold_write = os.pipe2(os.O_CLOEXEC)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        os.close(hold_write)
         try:
+            ours.close()
             unshare(CLONE_NEWNET)
-            os.write(ready_write, b"1")
-            os.read(hold_read, 1)
+            namespace = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            if ports:
+                _raise_loopback()
+            servers = [socket.create_server((LOOPBACK, port), backlog=64) for port in ports]
+            fds = [namespace, *(server.fileno() for server in servers)]
+            socket.send_fds(theirs, [b"1"], fds)
         finally:
             os._exit(0)
-    os.close(ready_write)
-    os.close(hold_read)
+    theirs.close()
     try:
-        if os.read(ready_read, 1) != b"1":
-            raise OSError("unshare(CLONE_NEWNET) was refused")
-        return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        with ours:
+            said, fds, _, _ = socket.recv_fds(ours, 1, 1 + len(ports), socket.MSG_CMSG_CLOEXEC)
     finally:
-        os.close(ready_read)
-        os.close(hold_write)
         os.waitpid(pid, 0)
+    if said != b"1" or len(fds) != 1 + len(ports):
+        raise OSError("a network namespace was refused")
+    return fds[0], fds[1:]
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

@@ -4,7 +4,7 @@ One small Python process per event loop of asyncrl. It forks cheaply, holds user
 deadlines, memory and disk, reaps orphans, and cleans everything up when asyncrl's end of the socket closes, even if
 asyncrl was killed.
 
-    asyncrl (jail.client) --{op: open|clear|close|spawn|kill, id, ...} + descriptors--> launcher
+    asyncrl (jail.client) --{op: open|listen|clear|close|spawn|kill, id, ...} + descriptors--> launcher
                           <--{id, ...} one answer to each, to spawn when the program has ended--
     launcher --fork, exec--> programs
 """
@@ -176,11 +176,16 @@ class Launcher:
                 self._uids.release(uid)
             raise
         self._sessions[message["session"]] = session
-        folders = tuple(os.open(f"{session.path}/{name}", FOLDER_FLAGS) for name in ("work", "net"))
+        folder = os.open(f"{session.path}/work", FOLDER_FLAGS)
         body = {"uid": uid, "path": session.path, "exposed": session.exposed}
-        self._answer(message["id"], body, folders)
-        for folder in folders:
-            os.close(folder)
+        self._answer(message["id"], body, (folder,))
+        os.close(folder)
+
+    def _on_listen(self, message: dict[str, Any], fds: list[int]) -> None:
+        sockets = self._sessions[message["session"]].listen(message["network"], message["ports"])
+        self._answer(message["id"], {}, tuple(sockets))
+        for fd in sockets:
+            os.close(fd)
 
     def _on_folder(self, message: dict[str, Any], fds: list[int]) -> None:
         folder = os.open(f"{self._sessions[message['session']].path}/{message['name']}", FOLDER_FLAGS)
@@ -194,10 +199,10 @@ class Launcher:
             os.makedirs(os.path.dirname(f"{session.path}/{name}"), 0o700, exist_ok=True)
             with open(f"{session.path}/{name}", "w") as file:
                 file.write(text)
-        if message["empty_network"]:
-            message["network_fd"] = session.network()
+        if message["network"]:
+            message["network_fd"] = session.network(message["network"])
         if "{filter}" in message["argv"]:
-            fds.append(spawn.filter_file("network" if message["network"] else "default"))
+            fds.append(spawn.filter_file("network" if message["reaches_hosts"] else "default"))
             place = message["argv"].index("{filter}")
             message["argv"][place] = str(len(fds) - 1)
         error_read, error_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,10 +1,14 @@
 """Images kept by content: limits of a build, several processes, a killed builder, and what repositories keep."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 
@@ -15,6 +19,7 @@ from asyncrl.sandbox.images.scrub import SCRUB
 from asyncrl.sandbox.images.store import image
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import MIB
+from tests.sandbox.images.small_image import copy_programs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")
@@ -47,6 +52,31 @@ def build(line, **limits):
             await LauncherClient.close_shared()
 
     return asyncio.run(whole())
+
+
+def test_run_lines_reach_the_hosts_that_are_named_in_an_image_that_has_no_python(tmp_path):
+    (tmp_path / "page").write_text("fetched")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    port = server.server_address[1]
+    Thread(target=server.serve_forever, daemon=True).start()
+    ask = (
+        "exec 3<>/dev/tcp/127.0.0.1/3128; "
+        f"printf 'GET http://127.0.0.1:{port}/%s HTTP/1.0\\r\\n\\r\\n' page >&3; cat <&3 > page"
+    )
+    recipe = parse(f'FROM x\nWORKDIR /app\nRUN ["/bin/bash", "-c", {json.dumps(ask)}]', Context({}))
+
+    async def whole():
+        try:
+            limits = BuildLimits(allow_hosts=(f"127.0.0.1:{port}",))
+            return await image(recipe, str(copy_programs(tmp_path / "base")), limits)
+        finally:
+            await LauncherClient.close_shared()
+
+    try:
+        assert b"fetched" in asyncio.run(whole()).work.read_bytes()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def other_process(text):
