@@ -243,13 +243,10 @@ class Config(Section):
         for section, values in self:
             if isinstance(values, Section):
                 data[section] |= values.of_further_policies
-        if self.policies[name].minimax:
-            # Episodes that the game rewards alike differ for the critic.
-            data["buffer"]["drop_no_signal"] = False
-        sections = self.policies[name].model_dump(mode="json", exclude={"agents", "exploits", "minimax"})
-        for section, changes in sections.items():
-            if changes:
-                data[section] = changes if section == "algo" else data[section] | changes
+        for section, values in self.policies[name].implied.items():
+            data[section] |= values
+        for section, changes in self.policies[name].changes().items():
+            data[section] = changes if section == "algo" else data[section] | changes
         return parse_config(data, f"policies.{name}", strict=False)
 
     def shares_engines(self, name: str) -> bool:
@@ -263,11 +260,6 @@ class Config(Section):
     def co_served_policies(self) -> dict[str, LoraConfig]:
         """What the further policies train that the main policy's engines serve, too."""
         return {name: self.policy(name).lora for name in self.policies if self.shares_engines(name)}
-
-    @property
-    def exploiter(self) -> str:
-        """The name of the policy that is trained against this one alone; "" where there is none."""
-        return next((name for name, policy in self.policies.items() if policy.exploits), "")
 
     @property
     def outage_timeout_s(self) -> float:

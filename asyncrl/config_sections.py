@@ -681,12 +681,6 @@ class PolicyConfig(Section):
 
     agents: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Names the environment gives them, without what follows a "/"."""
-    exploits: Seldom[int] = Field(0, ge=0)
-    """Above 0 instead of `agents`: the policy is trained against the recipe's own alone, joins the population of
-    opponents when it beats that, after so many of its versions at the latest, and starts again (docs/opponents.md)."""
-    minimax: Seldom[bool] = False
-    """Reward the turns of an exploiter by how little the critic of the recipe's own policy expects of the state that it
-    is left in (docs/opponents.md)."""
     model: dict[str, Any] = Field(default_factory=dict)
     """As the other sections: keys of the recipe's section of this name, and their values for this policy."""
     engine: Seldom[dict[str, Any]] = Field(default_factory=dict)
@@ -701,3 +695,18 @@ class PolicyConfig(Section):
     """See `model`."""
     reference: Seldom[dict[str, Any]] = Field(default_factory=dict)
     """See `model`."""
+
+    @property
+    def needs_agents(self) -> bool:
+        """Whether it must be given agents of the environment's to play."""
+        return True
+
+    @property
+    def implied(self) -> Mapping[str, Mapping[str, Any]]:
+        """Values of the recipe's sections that are the policy's unless its own tables say otherwise."""
+        return {}
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """Return its tables by the name of the recipe's section."""
+        names = PolicyConfig.model_fields.keys() - {"agents"}
+        return {name: dict(getattr(self, name)) for name in names if getattr(self, name)}

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from asyncrl.algo.settings import AlgoConfig
 from asyncrl.config import Config
 from asyncrl.config_sections import SELDOM, PolicyConfig, Section, is_section
-from asyncrl.extensions.settings import composed
+from asyncrl.extensions.settings import composed, composed_section
 
 HEAD = """# Configuration
 
@@ -80,7 +80,8 @@ def _sections() -> Iterator[SectionText]:
         if name == "algo":
             yield _algo()
         elif name == "policies":
-            yield _section("policies.NAME", PolicyConfig, "Any number of them; see [policies](policies.md).")
+            kind = composed_section(name, PolicyConfig)
+            yield _section("policies.NAME", kind, "Any number of them; see [policies](policies.md).")
         else:
             yield _section(name, typing.cast(type[Section], field.annotation))
 

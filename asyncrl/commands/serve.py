@@ -84,13 +84,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--main-buffer": {
         "default": "",
         "metavar": "URL",
-        "help": "of an exploiter: address of the buffer of the policy that it is trained against",
-    },
-    "--exploits": {
-        "type": int,
-        "default": 0,
-        "metavar": "N",
-        "help": "of an exploiter: versions after which it joins the population at the latest",
+        "help": "of a policy without agents: address of the buffer of the main policy, whose agents it plays",
     },
     "--beside": {
         "action": "append",

@@ -28,15 +28,8 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
                 f"policies.{name}: a policy's name must consist of letters, digits, '-' and '_' and begin with a "
                 f"letter or digit, got {name!r}"
             )
-        if policy.agents and policy.exploits:
-            yield f"policies.{name}: either agents or exploits must be given, not both"
-        elif not policy.agents and not policy.exploits:
-            yield (
-                f"policies.{name}.agents: list should have at least 1 item; only an exploiter has none, whose "
-                f"policies.{name}.exploits is above 0"
-            )
-        if policy.minimax and not policy.exploits:
-            yield f"policies.{name}.minimax: must be false where policies.{name}.exploits is 0, got true"
+        if policy.needs_agents and not policy.agents:
+            yield f"policies.{name}.agents: list should have at least 1 item"
         for agent in policy.agents:
             if agent in players:
                 yield (f"policies.{name}.agents: {agent!r} is already played by policies.{players[agent]}")

@@ -5,7 +5,7 @@
     path = "settings:OuterConfig"      its class
 
     [[settings]]
-    name = "train"                     a section that is there
+    name = "train"                     a section that is there, or a table of such sections by name (policies)
     path = "settings:ReplayConfig"     a class with further keys of it
 
 A recipe writes both kinds alike. The code reads them by their class, which type checkers follow:
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import create_model
 
@@ -36,9 +36,13 @@ def composed(root: type[S]) -> type[S]:
         core = root.model_fields.get(name)
         if core is None:
             kind = _joined(name, [row.load() for row in rows("settings") if row.name == name])
-        else:
-            assert is_section(core.annotation)
+        elif is_section(core.annotation):
             kind = composed_section(name, core.annotation)
+        else:
+            # A table of such sections by name.
+            _, one = get_args(core.annotation)
+            found[name] = (dict[str, composed_section(name, one)], core)  # type: ignore[misc]
+            continue
         found[name] = (kind, ... if core is not None and core.is_required() else kind())
     return create_model(root.__name__, __base__=root, __doc__=root.__doc__, **found)
 

@@ -4,7 +4,7 @@
     path = "trainer:exchanging"      what is loaded, relative to the folder
     place = 40                       the lower, the earlier it is called
     asked = ["config.x"]             keys that must all be true of what the seam asks with
-    absent = ["arguments.exploits"]  keys that must all be false
+    absent = ["arguments.x"]         keys that must all be false
     when = { "config.x" = "y" }      keys that must all have these values
     unless = { "config.x" = 1 }      keys none of which may have these values
 

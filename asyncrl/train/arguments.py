@@ -31,9 +31,7 @@ class TrainerArguments:
     beside: Mapping[str, str] = field(default_factory=dict)
     """Such a file for each process that the trainer has for itself, by its role."""
     main_buffer: str = ""
-    """For an exploiter, the buffer of the policy that it is trained against."""
-    exploits: int = 0
-    """For an exploiter, its limit of versions; 0 for every other policy."""
+    """For a further policy that plays no agent of its own, the buffer of the main policy, whose agents it plays."""
     machines: int = 1
     """Over which the ranks are spread."""
 

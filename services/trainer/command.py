@@ -21,7 +21,6 @@ OPTIONS = (
     "--weights-dir",
     "--beside",
     "--main-buffer",
-    "--exploits",
     "--token-file",
     *NODES,
 )
@@ -65,7 +64,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         credentials=address.credentials,
         beside=dict(one.partition("=")[::2] for one in args.beside),
         main_buffer=args.main_buffer,
-        exploits=args.exploits,
         machines=args.nodes,
     )
     try:

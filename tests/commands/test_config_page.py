@@ -11,13 +11,13 @@ from asyncrl.cli import main
 from asyncrl.commands.config_page import SELDOM_HEAD, markdown
 from asyncrl.config import Config
 from asyncrl.config_sections import PolicyConfig
-from asyncrl.extensions.settings import composed
+from asyncrl.extensions.settings import composed, composed_section
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def sections():
-    yield "policies.NAME", PolicyConfig
+    yield "policies.NAME", composed_section("policies", PolicyConfig)
     for key, field in composed(Config).model_fields.items():
         if is_table(field):
             yield key, field.annotation

@@ -42,7 +42,7 @@ def asked_with(config):
     """Return what each seam asks with."""
     settings = resolve_settings(config.algo)
     run = SimpleNamespace(
-        config=config, objective=build_objective(config.algo), arguments=SimpleNamespace(exploits=0)
+        config=config, objective=build_objective(config.algo), arguments=SimpleNamespace(main_buffer="")
     )
     return {
         "trainer_callbacks": run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
-from asyncrl.extensions.league.settings import OpponentsConfig
+from asyncrl.extensions.league.settings import OpponentsConfig, exploiters
 from asyncrl.extensions.table import value_at
 
 
@@ -27,7 +27,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         (
             "policies",
-            any(not policy.exploits for policy in recipe.policies.values()),
+            exploiters(recipe.policies).keys() != recipe.policies.keys(),
             "each of them would need a population of its own, unless it is an exploiter",
         ),
         (

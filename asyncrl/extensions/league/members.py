@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncrl.config import Config
 from asyncrl.extensions.league.rules.opponents import Population
-from asyncrl.extensions.league.settings import OpponentsConfig
+from asyncrl.extensions.league.settings import OpponentsConfig, exploiters
 
 
 def population(config: Config) -> Population | None:
@@ -12,7 +12,8 @@ def population(config: Config) -> Population | None:
     o = config.section(OpponentsConfig)
     if o.choose == "off":
         return None
-    return Population(o.choose, o.every, o.size, o.self_play, o.power, config.run.seed, config.exploiter)
+    exploiter = next(iter(exploiters(config.policies)), "")
+    return Population(o.choose, o.every, o.size, o.self_play, o.power, config.run.seed, exploiter)
 
 
 def most_members(config: Config) -> int:
@@ -26,4 +27,4 @@ def most_members(config: Config) -> int:
 
 def minimax(config: Config) -> bool:
     """True where an exploiter's turns are rewarded by the critic of the recipe's own policy."""
-    return any(policy.minimax for policy in config.policies.values())
+    return any(policy.minimax for policy in exploiters(config.policies).values())

@@ -9,7 +9,7 @@ from asyncrl.algo.objective import Objective
 from asyncrl.config import Config, load_config, parse_config
 from asyncrl.extensions.league.exploiter import Exploiter, Exploiting
 from asyncrl.extensions.league.minimax import Minimax, MinimaxReward, load_minimax
-from asyncrl.extensions.league.settings import OpponentsConfig
+from asyncrl.extensions.league.settings import ExploiterConfig, OpponentsConfig, as_exploiter
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.buffer.hook_client import join_opponents
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
@@ -19,7 +19,8 @@ from asyncrl.train.loop.callback_context import CallbackContext
 def exploiting(context: CallbackContext) -> Exploiting:
     """Return the callback of an exploiter."""
     config, given = context.config, context.arguments
-    exploiter = Exploiter(given.exploits, config.section(OpponentsConfig).size)
+    exploits = _own_keys(context.engine, given.folder)[1].exploits
+    exploiter = Exploiter(exploits, config.section(OpponentsConfig).size)
     if not context.first:
         return Exploiting(exploiter, lambda _: None, False)
     bearer = given.credentials.bearer("buffer")
@@ -41,10 +42,22 @@ def open_minimax(
     config: Config, objective: Objective, engine: TrainEngine, folder: Path, model: str
 ) -> MinimaxReward | None:
     """Return what rewards the turns of an exploiter, whose run folder it is; None where the game does. A collective."""
-    # Other ranks may be on machines that have no folder of the main policy.
-    run, name = folder.parent.parent, folder.name
-    found = engine.on_first(lambda: [name, load_config(run / "config.json").model_dump(mode="json")])
-    main = parse_config(found[1], "the main policy's configuration", strict=False)
-    if not main.policies[found[0]].minimax:
+    main, own = _own_keys(engine, folder)
+    if not own.minimax:
         return None
-    return load_minimax(config, objective, main, run / "checkpoints", model)
+    return load_minimax(config, objective, main, _run_of(folder) / "checkpoints", model)
+
+
+def _own_keys(engine: TrainEngine, folder: Path) -> tuple[Config, ExploiterConfig]:
+    """Return the main policy's configuration, and what it says of the policy whose run folder it is. A collective:
+    other ranks may be on machines that have no folder of the main policy."""
+    found = engine.on_first(
+        lambda: [folder.name, load_config(_run_of(folder) / "config.json").model_dump(mode="json")]
+    )
+    main = parse_config(found[1], "the main policy's configuration", strict=False)
+    return main, as_exploiter(main.policies[found[0]])
+
+
+def _run_of(folder: Path) -> Path:
+    """Return the folder of the run to which that of a further policy belongs."""
+    return folder.parent.parent

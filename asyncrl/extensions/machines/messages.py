@@ -45,7 +45,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
         **{"--buffer": _URL, "--engines": _URL, "--env": _URL, "--name": _NAME},
         "--policy": _POLICY,
     },
-    "trainer": {"--buffer": _URL, "--main-buffer": _URL, "--exploits": _NUMBER, **_PARTS},
+    "trainer": {"--buffer": _URL, "--main-buffer": _URL, **_PARTS},
 }
 
 _REPEATED = ("--policy",)

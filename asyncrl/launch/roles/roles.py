@@ -331,15 +331,14 @@ class PolicyRoles:
             *("--buffer", self.buffer_address("trainer"), "--weights-dir", str(self.weights_dir)),
             *("--engines", f"@{self._engine_addresses_file}"),
             *(word for role in self.beside for word in ("--beside", f"{role}=@{self._beside_file(role)}")),
-            *self._exploiter_argv(),
+            *self._main_buffer_argv(),
         ]
 
-    def _exploiter_argv(self) -> list[str]:
-        """Return what the trainer of an exploiter is told of the policy whose engines it shares."""
-        exploits = self.host.config.policies[self.name].exploits if self.host is not None else 0
-        if self.host is None or not exploits:
+    def _main_buffer_argv(self) -> list[str]:
+        """Return what the trainer of a policy without agents is told of the policy whose agents it plays."""
+        if self.host is None or self.host.config.policies[self.name].agents:
             return []
-        return ["--main-buffer", self.host.buffer_address("trainer"), "--exploits", str(exploits)]
+        return ["--main-buffer", self.host.buffer_address("trainer")]
 
 
 class Roles(PolicyRoles):

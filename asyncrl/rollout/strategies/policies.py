@@ -208,11 +208,14 @@ def silent(first: Trajectory) -> Trajectory:
 
 
 def configured(parts: WorkerParts) -> FurtherPolicies | None:
-    """Return the further policies of a run; None without any. Raises `ConfigError` where they cannot play."""
+    """Return the further policies of a run; None where none plays an agent of its own.
+
+    Raises `ConfigError` where they cannot play.
+    """
     if not parts.policies:
         return None
     if parts.agent:
         raise ConfigError("policies: must be left out where an agent plays the episodes")
-    if parts.config.exploiter:
-        return None  # `opponents` then plays the exploiter.
+    if not any(policy.agents for policy in parts.policies):
+        return None
     return FurtherPolicies(parts.engines, parts.policies, parts.renew_every_s)

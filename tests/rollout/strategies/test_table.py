@@ -185,9 +185,12 @@ def test_where_an_agent_plays_no_episode_is_given_its_first_turns():
     assert configured(parts) == ()
 
 
+OTHER = FurtherPolicy("other", frozenset({"second"}), None)
+
+
 @pytest.mark.parametrize(
     ("agent", "policies", "message"),
-    [(True, (), "cannot be trained with an agent"), (False, (None,), "policies: must be left out")],
+    [(True, (), "cannot be trained with an agent"), (False, (OTHER,), "policies: must be left out")],
 )
 def test_a_greedy_baseline_is_refused_where_it_cannot_be_played(agent, policies, message):
     parts = WorkerParts(
