@@ -89,7 +89,10 @@ def new_network_namespace(ports: Sequence[int] = ()) -> tuple[int, list[int]]:
     theirs.close()
     try:
         with ours:
-            said, fds, _, _ = socket.recv_fds(ours, 1, 1 + len(ports), socket.MSG_CMSG_CLOEXEC)
+            said, fds, _, _ = socket.recv_fds(ours, 1, 1 + len(ports))
+            for fd in fds:
+                # `recv_fds` takes no notice of flags that would say so.
+                os.set_inheritable(fd, False)
     finally:
         os.waitpid(pid, 0)
     if said != b"1" or len(fds) != 1 + len(ports):
