@@ -6,16 +6,19 @@ tinker://POLICY/sampler_weights/NAME    an adapter alone, to sample from, as pef
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
 
 from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
-from asyncrl.extensions.tinker.ledger import Checkpoint, Ledger
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import ID, NAME
+from asyncrl.extensions.tinker.tables import Checkpoint
 
 WEIGHTS, SAMPLER_WEIGHTS = "weights", "sampler_weights"
+STATE = "state-"
 SNAPSHOT = "_"
 """Begins the names of adapters that were written for one sampler; no name of a client's begins so."""
 KEPT_SNAPSHOTS = 64
@@ -46,7 +49,7 @@ class Checkpoints:
 
     def state_file(self, policy: str, number: int) -> Path:
         """Return where a policy's state after its request `number` is."""
-        return self.folder / "policies" / policy / f"state-{number}.safetensors"
+        return self.folder / "policies" / policy / f"{STATE}{number}.safetensors"
 
     def weights_file(self, policy: str, name: str) -> Path:
         """Return where a checkpoint to train on from is."""
@@ -78,19 +81,56 @@ class Checkpoints:
         if checkpoint.kind == WEIGHTS:
             for file_of in (self.weights_file, self.settings_file):
                 file_of(checkpoint.policy, checkpoint.name).unlink(missing_ok=True)
-        elif not any(one["adapter"] == self.adapter(checkpoint) for one in self.ledger.samplers()):
-            shutil.rmtree(self.adapters / self.adapter(checkpoint), ignore_errors=True)
+        elif (adapter := self.adapter(checkpoint)) not in self.ledger.sampled_adapters():
+            shutil.rmtree(self.adapters / adapter, ignore_errors=True)
 
     def adapter(self, checkpoint: Checkpoint) -> str:
         """Return the folder of a checkpoint to sample from, below `adapters`."""
         return f"{checkpoint.policy}/{checkpoint.name}"
 
-    def remove_expired(self) -> None:
-        """Delete the checkpoints whose time is over, and all but the newest snapshots of each policy."""
-        for one in self.ledger.checkpoints():
-            if one.expires is not None and one.expires < stamp_s():
-                self.remove(one)
+    def remove_state(self, policy: str) -> None:
+        """Delete the files of a policy's state."""
+        for file in (self.folder / "policies" / policy).glob(f"{STATE}*.safetensors"):
+            file.unlink(missing_ok=True)
+
+    def tidy(self, forgotten_before: float) -> None:
+        """Delete what nobody can ask for any more, while nothing is being saved: checkpoints whose time is over, what a
+        kill has left, adapters without a sampler or checkpoint, all but the newest snapshots of each policy, and
+        sessions that ended before a moment."""
+        for one in self.ledger.expired(stamp_s()):
+            self.remove(one)
+        self.ledger.forget_sessions(forgotten_before)
+        self._tidy_adapters()
+        for folder in self.folder.glob("policies/*"):
+            self._tidy_policy(folder)
+
+    def _tidy_adapters(self) -> None:
+        used = self.ledger.sampled_adapters()
+        used |= {self.adapter(one) for one in self.ledger.checkpoints() if one.kind == SAMPLER_WEIGHTS}
         for folder in self.adapters.glob("*"):
             numbers = sorted(int(one.name.removeprefix(SNAPSHOT)) for one in folder.glob(f"{SNAPSHOT}*"))
-            for number in numbers[:-KEPT_SNAPSHOTS]:
-                shutil.rmtree(folder / f"{SNAPSHOT}{number}", ignore_errors=True)
+            kept = {one for one in used if one.startswith(f"{folder.name}/")}
+            kept -= {f"{folder.name}/{SNAPSHOT}{number}" for number in numbers[:-KEPT_SNAPSHOTS]}
+            for one in folder.iterdir():
+                if f"{folder.name}/{one.name}" not in kept:
+                    shutil.rmtree(one, ignore_errors=True)
+            _remove_empty(folder)
+
+    def _tidy_policy(self, folder: Path) -> None:
+        record = self.ledger.policy(folder.name)
+        newest = None if record is None or record.removed is not None else record.applied
+        for file in folder.glob(f"{STATE}*.safetensors"):
+            if newest is None or int(file.stem.removeprefix(STATE)) < newest:
+                file.unlink(missing_ok=True)
+        names = {one.name for one in self.ledger.checkpoints(folder.name) if one.kind == WEIGHTS}
+        for file in folder.glob(f"{WEIGHTS}/*"):
+            if file.suffix in (".safetensors", ".json") and file.stem not in names:
+                file.unlink(missing_ok=True)
+        _remove_empty(folder / WEIGHTS)
+        _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Delete a folder that holds nothing."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

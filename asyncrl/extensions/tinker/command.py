@@ -21,6 +21,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     model = need(args.model, "--model", "tinker")
     rank, at_once = whole("--lora-rank", args.lora_rank, 512), whole("--adapters", args.adapters, 64)
+    keep_h = whole("--keep-policies-h", args.keep_policies_h, 24 * 366)
     folder = Path(args.state or STATE).resolve()
     from asyncrl.run.model_folder import context_length
 
@@ -63,7 +64,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     sampling = Sampling(ledger, answers, context)
     keeper = EngineKeeper(options, address.credentials, folder, sampling, base.vocab_size)
     tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
-    server = Server(training, sampling, answers, tokenizer)
+    server = Server(training, sampling, answers, tokenizer, keep_h * 3600.0)
     app = create_tinker_app(server, address.credentials.access("tinker"), keeper)
 
     def serving(url: str) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.extensions.tinker.ledger import FAILED, PROTO, SAMPLE, Ledger, Request
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import ModelInput, Sample, SamplingParams
+from asyncrl.extensions.tinker.tables import FAILED, PROTO, SAMPLE, Request
 from asyncrl.extensions.tinker.token_extra import SAMPLER, Sampler
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import Sampled, sample_response

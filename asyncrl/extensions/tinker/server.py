@@ -12,18 +12,32 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
 from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
-from asyncrl.extensions.tinker.ledger import CREATE, PROTO, SAMPLE, Checkpoint, Ledger, PolicyRecord, Request
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.sampling import Sampling
-from asyncrl.extensions.tinker.training import Training
+from asyncrl.extensions.tinker.tables import (
+    CREATE,
+    PROTO,
+    SAMPLE,
+    UNLOAD,
+    UNLOADING,
+    Checkpoint,
+    PolicyRecord,
+    Request,
+)
+from asyncrl.extensions.tinker.training import REMOVED, Training
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import MEDIA_TYPE
 from asyncrl.http_checks import JSON, wrong_fields
 
 WAIT_S = 20.0
 """How long an answer is waited for; the SDK gives up after 45 s and asks again."""
+KEEP_S = 24 * 3600.0
+GRACE_S = 900.0
+"""After a server's start, in which clients find it again: what they send is sent again for 300 s."""
 MOST_WAITING = 4096
 """Requests of one session that wait."""
 T = TypeVar("T", bound=messages.Message)
@@ -32,11 +46,15 @@ T = TypeVar("T", bound=messages.Message)
 class Server:
     """What the routes call.
 
-    name: of the base model. tokenizer: where clients find its tokenizer, "" for a hub model's own.
+    name: of the base model. tokenizer: where clients find its tokenizer, "" for a hub model's own. keep_s: how long a
+    policy is kept after its client was heard of last.
     """
 
-    def __init__(self, training: Training, sampling: Sampling, answers: Answers, tokenizer: str) -> None:
+    def __init__(
+        self, training: Training, sampling: Sampling, answers: Answers, tokenizer: str, keep_s: float = KEEP_S
+    ) -> None:
         self.training, self.sampling, self.answers, self.tokenizer = training, sampling, answers, tokenizer
+        self.keep_s, self.started = keep_s, stamp_s()
 
     @property
     def name(self) -> str:
@@ -52,11 +70,41 @@ class Server:
 
     def receive(self, session: str, asked: Request) -> None:
         """Write a request down and have it carried out. Raises `InputError`, `TooManyError`."""
-        is_new = self.ledger.request(asked.owner, asked.number) is None
-        if is_new and self.ledger.count_unanswered(session) >= MOST_WAITING:
+        if self.is_new(asked) and self.ledger.count_unanswered(session) >= MOST_WAITING:
             raise TooManyError(f"{MOST_WAITING} requests of this session wait already")
         if self.ledger.receive(asked):
             (self.sampling if asked.kind == SAMPLE else self.training).submit(asked)
+
+    def is_new(self, asked: Request) -> bool:
+        """Return whether a request has not been received before."""
+        return self.ledger.request(asked.owner, asked.number) is None
+
+    def is_unloading(self, policy: str) -> bool:
+        """Return whether a policy is to be unloaded, or has been."""
+        return self.ledger.request(f"{policy}{UNLOADING}", 0) is not None
+
+    def unload(self, policy: str) -> dict[str, Any]:
+        """Receive that a policy's state is to be deleted; return what names the request."""
+        asked = Request(f"{policy}{UNLOADING}", 0, UNLOAD, b"")
+        self.receive(self.policy(policy).session, asked)
+        return {"request_id": asked.id, "model_id": policy}
+
+    def unload_deserted(self) -> None:
+        """Have the policies unloaded whose clients are done, or have not been heard of for too long."""
+        for policy in self.ledger.deserted(self.over_before()):
+            if not self.is_unloading(policy):
+                self.unload(policy)
+
+    def over_before(self) -> float:
+        """Return the moment before which a session must have been heard of last to be over. A server that was down is
+        given time to be called again."""
+        now = stamp_s()
+        return now - self.keep_s if now >= self.started + GRACE_S else 0.0
+
+    def tidy(self) -> None:
+        """Delete what nobody can ask for any more."""
+        with self.training.lane:
+            self.checkpoints.tidy(self.over_before())
 
     def policy(self, name: str) -> PolicyRecord:
         """Return a policy. Raises `InputError` for an unknown one."""
@@ -71,6 +119,8 @@ class Server:
         if number < 1:
             raise InputError(f"seq_id: must be at least 1, got {number}")
         asked = Request(policy, number, kind, body)
+        if self.is_new(asked) and (record.removed is not None or self.is_unloading(policy)):
+            raise InputError(f"model_id: {policy} {REMOVED}")
         self.receive(record.session, asked)
         return {"request_id": asked.id, "model_id": policy}
 
@@ -78,6 +128,8 @@ class Server:
         """Receive a request that makes a policy."""
         self.need_session(session)
         asked = Request(f"{session}:create:{slot}", 0, CREATE, body)
+        if self.is_new(asked):
+            self.need_unfinished(session)
         self.receive(session, asked)
         return {"request_id": asked.id}
 
@@ -86,10 +138,18 @@ class Server:
         if not self.ledger.seen(session):
             raise InputError(f"session_id: there is no session {session!r}")
 
+    def need_unfinished(self, session: str) -> None:
+        """Raise `FinishedError` for a session that is finished."""
+        if (found := self.ledger.session(session)) is not None and found["finished"] is not None:
+            raise FinishedError(f"session_id: session {session} is finished; begin another")
+
     def sampler_of(self, message: messages.CreateSampler) -> str:
         """Make a sampler, of a checkpoint or the base model; return its name. Raises `InputError`."""
         self.need_session(message.session_id)
         name, adapter = f"{message.session_id}:sample:{message.sampling_session_seq_id}", ""
+        if self.ledger.sampler(name) is not None:
+            return name
+        self.need_unfinished(message.session_id)
         if message.model_path is not None:
             checkpoint = self.checkpoints.find(message.model_path, SAMPLER_WEIGHTS)
             adapter = self.checkpoints.adapter(checkpoint)
@@ -166,15 +226,19 @@ class Server:
         return {
             "model": self.name,
             "sessions": len(self.ledger.sessions()),
-            "policies": len(self.ledger.policies()),
+            "policies": self.ledger.count_trained(),
             "policies_in_memory": len(self.training.active),
-            "training_requests_waiting": self.training.num_waiting,
+            "training_requests_waiting": len(self.training.queue),
             "sampling_requests_waiting": self.sampling.num_waiting,
             "steps": self.training.steps,
             "tokens_trained": self.training.tokens,
             "tokens_sampled": self.sampling.tokens,
             "engine_serves": self.sampling.engine is not None,
         }
+
+
+class FinishedError(InputError):
+    """A session is finished."""
 
 
 class TooManyError(InputError):

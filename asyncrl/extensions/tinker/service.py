@@ -22,7 +22,8 @@ from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
 from asyncrl.extensions.tinker.checkpoints import expiry
 from asyncrl.extensions.tinker.engine import EngineKeeper
-from asyncrl.extensions.tinker.ledger import (
+from asyncrl.extensions.tinker.server import FinishedError, Server, TooManyError, read, shown
+from asyncrl.extensions.tinker.tables import (
     FORWARD_BACKWARD,
     LOAD,
     OPTIM_STEP,
@@ -30,7 +31,6 @@ from asyncrl.extensions.tinker.ledger import (
     SAVE_FOR_SAMPLER,
     Checkpoint,
 )
-from asyncrl.extensions.tinker.server import Server, TooManyError, read, shown
 from asyncrl.extensions.tinker.wire import MEDIA_TYPE, request_head
 from asyncrl.services.http.app import OPEN_PATHS, create_app
 
@@ -73,7 +73,8 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
 
     async def expire() -> None:
         while True:
-            await asyncio.to_thread(server.checkpoints.remove_expired)
+            server.unload_deserted()
+            await asyncio.to_thread(server.tidy)
             await asyncio.sleep(EXPIRY_CHECK_S)
 
     background: dict[str, Any] = {"training": server.training.run, "expiry": expire}
@@ -83,7 +84,7 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
         "asyncrl tinker",
         access,
         max_body_bytes=MAX_BODY_BYTES,
-        statuses={TooManyError: 429},
+        statuses={TooManyError: 429, FinishedError: 410},
         background=background,
         lifespan=sampling,
         open_paths={*OPEN_PATHS, f"{API}/healthz"},
@@ -129,7 +130,9 @@ def _add_session_routes(app: FastAPI, server: Server) -> None:
         return {"type": "create_session", "session_id": name, "info_message": UNEMBEDDING}
 
     async def heartbeat(body: bytes) -> Any:
-        server.need_session(read(messages.Session, body).session_id)
+        session = read(messages.Session, body).session_id
+        server.need_session(session)
+        server.need_unfinished(session)
         return {"type": "session_heartbeat"}
 
     async def telemetry(body: bytes) -> Any:
@@ -174,6 +177,8 @@ def _add_session_routes(app: FastAPI, server: Server) -> None:
     @app.post(f"{API}/sessions/{{session}}/finish")
     async def finish(session: str) -> dict[str, Any]:
         server.need_session(session)
+        server.ledger.finish(session)
+        server.unload_deserted()
         return {}
 
 
@@ -208,6 +213,9 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
             raise InputError("path or sampling_session_seq_id: must be given")
         return server.of_policy(message.model_id, message.seq_id, SAVE_FOR_SAMPLER, body)
 
+    async def unload(body: bytes) -> Any:
+        return server.unload(read(messages.OfModel, body).model_id)
+
     async def get_info(body: bytes) -> Any:
         return server.info(read(messages.OfModel, body).model_id)
 
@@ -221,6 +229,7 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
         "optim_step": optim_step,
         "save_weights": save_weights,
         "save_weights_for_sampler": save_for_sampler,
+        "unload_model": unload,
         "get_info": get_info,
         "retrieve_future": retrieve,
     }

@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import shutil
+import threading
 from collections import OrderedDict
 from dataclasses import asdict, replace
 from typing import Any
@@ -24,21 +25,7 @@ from asyncrl.clock import stamp_s
 from asyncrl.disk import FAULTS
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints, expiry
-from asyncrl.extensions.tinker.ledger import (
-    CREATE,
-    FAILED,
-    FORWARD_BACKWARD,
-    JSON,
-    LOAD,
-    OPTIM_STEP,
-    PROTO,
-    SAVE,
-    SAVE_FOR_SAMPLER,
-    Checkpoint,
-    Ledger,
-    PolicyRecord,
-    Request,
-)
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import (
     AdamParams,
     CreateModel,
@@ -49,12 +36,33 @@ from asyncrl.extensions.tinker.messages import (
     SaveWeights,
 )
 from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel, TrainedAdapter
+from asyncrl.extensions.tinker.queue import Queue
+from asyncrl.extensions.tinker.tables import (
+    CREATE,
+    FAILED,
+    FORWARD_BACKWARD,
+    JSON,
+    LOAD,
+    OPTIM_STEP,
+    PROTO,
+    SAVE,
+    SAVE_FOR_SAMPLER,
+    UNLOAD,
+    UNLOADING,
+    Checkpoint,
+    PolicyRecord,
+    Request,
+)
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import forward_backward_output, read_request
 
 log = logging.getLogger("asyncrl.tinker")
 
-KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, LOAD)
+KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, LOAD, UNLOAD)
+REMOVED = (
+    "was unloaded, or its client was not heard of for too long (--keep-policies-h), and has no state any more; go on "
+    "from a checkpoint"
+)
 DEFAULT_RANK = 32
 
 
@@ -79,10 +87,9 @@ class Training:
         self.steps = self.tokens = 0
         self.active: OrderedDict[str, TrainedAdapter] = OrderedDict()
         """The policies in memory, the one used last at the end."""
-        self._reached: dict[str, int] = {}
-        """By policy, the newest request that was carried out."""
-        self._waiting: OrderedDict[str, dict[int, Request]] = OrderedDict()
-        """By owner, the requests to be carried out, by their numbers. The first owner is next."""
+        self.lane = threading.Lock()
+        """Held while a request is carried out, or files are tidied up."""
+        self.queue = Queue(self.ledger)
         self._more = asyncio.Event()
         for request in self.ledger.unanswered(KINDS):
             self.submit(request)
@@ -93,54 +100,24 @@ class Training:
 
     def submit(self, request: Request) -> None:
         """Queue a request that has been written down."""
-        self._waiting.setdefault(request.owner, {})[request.number] = request
+        self.queue.add(request)
         self._more.set()
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that are not carried out yet."""
-        return sum(map(len, self._waiting.values()))
 
     async def run(self) -> None:
         """Carry out requests for ever."""
         while True:
-            if (request := self.next()) is None:
+            if (request := self.queue.next()) is None:
                 self._more.clear()
                 await self._more.wait()
                 continue
             await asyncio.to_thread(self.carry_out, request)
             self.answers.arrived(request.id)
 
-    def next(self) -> Request | None:
-        """Take the next request from the queue: of the owners in turn. None while none may be carried out."""
-        for owner in list(self._waiting):
-            requests = self._waiting[owner]
-            self._waiting.move_to_end(owner)
-            first = next(iter(requests.values()))
-            number = 0 if first.kind == CREATE else self._last(owner) + 1
-            if (request := requests.pop(number, None)) is not None:
-                if not requests:
-                    del self._waiting[owner]
-                return request
-        return None
-
-    def _last(self, policy: str) -> int:
-        """Return the newest request of a policy that was carried out: by its state file, or by later answers."""
-        if policy not in self._reached:
-            record = self.ledger.policy(policy)
-            assert record is not None
-            reached = record.applied
-            for request in self.ledger.after(policy, reached):
-                if request.number != reached + 1 or request.answer is None:
-                    break
-                reached = request.number
-            self._reached[policy] = reached
-        return self._reached[policy]
-
     def carry_out(self, request: Request) -> None:
         """Carry out one request, and write its answer down with its effect."""
         try:
-            self._done(request)
+            with self.lane:
+                self._done(request)
         except InputError as error:
             self._fail(request, str(error), "user")
         except torch.OutOfMemoryError as error:
@@ -154,8 +131,7 @@ class Training:
             log.exception("request %s", request.id)
             self._forget(request.owner)
             self._fail(request, f"the server failed: {type(error).__name__}: {error}", "server")
-        if request.kind != CREATE:
-            self._reached[request.owner] = request.number
+        self.queue.done(request)
 
     def _forget(self, policy: str) -> None:
         """Take a policy out of memory, where a request that failed may have left half of its effect: it is read again
@@ -164,12 +140,14 @@ class Training:
             half.remove()
 
     def _fail(self, request: Request, reason: str, category: str) -> None:
-        answer = json.dumps({"error": reason, "category": category}).encode()
-        self.ledger.answer(request, answer, FAILED, drop_body=True)
+        self.ledger.answer(request, _failure(reason, category), FAILED, drop_body=True)
 
     def _done(self, request: Request) -> None:
         if request.kind == CREATE:
             self._create(request)
+            return
+        if request.kind == UNLOAD:
+            self._unload(request)
             return
         policy = self._activated(request.owner)
         if request.kind == FORWARD_BACKWARD:
@@ -217,7 +195,18 @@ class Training:
         with self.ledger.together():
             self.ledger.add_policy(record)
             self._answer(request, answer | ({"path": body["path"]} if loaded else {}))
-        self.active[policy_id], self._reached[policy_id] = policy, 0
+        self.active[policy_id] = policy
+
+    def _unload(self, request: Request) -> None:
+        """Delete a policy's state; its checkpoints and what samples from it stay."""
+        policy = request.owner.removesuffix(UNLOADING)
+        self._forget(policy)
+        why = _failure(f"model_id: {policy} {REMOVED}", "user")
+        with self.ledger.together():
+            self.ledger.remove_policy(policy, why)
+            self._answer(request, {"type": "unload_model", "model_id": policy})
+        self.queue.drop(policy)
+        self.checkpoints.remove_state(policy)
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
@@ -243,6 +232,8 @@ class Training:
             record = self.ledger.policy(name)
             if record is None:
                 raise InputError(f"model_id: there is no policy {name!r}")
+            if record.removed is not None:
+                raise InputError(f"model_id: {name} {REMOVED}")
             self._make_room()
             settings = AdapterSettings(**{k: v for k, v in record.settings.items() if k != "base_model"})
             policy = self.base.add(settings)
@@ -335,3 +326,7 @@ class Training:
 
     def _answer(self, request: Request, answer: dict[str, Any]) -> None:
         self.ledger.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
+
+
+def _failure(reason: str, category: str) -> bytes:
+    return json.dumps({"error": reason, "category": category}).encode()

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.benchmark_env import benchmark_python
 from tests.credentials import AUTHORIZED, TOKEN
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 PACKAGES = (
@@ -157,6 +158,10 @@ def test_a_script_trains_samples_saves_and_loads(python, server, tiny_model):
     assert (
         "data[0].weights: the loss does not read it" in loss or "data[0].logprobs: the loss needs it" in loss
     )
+    # The session is finished: what was not saved is gone.
+    assert found["closed"]
+    wait_until(lambda: not list((server.folder / "state" / "policies").glob("*/state-*")))
+    assert (server.folder / "state" / "adapters" / policy / "two").is_dir()
 
 
 def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
@@ -167,6 +172,12 @@ def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
         assert post("create_session", key).status_code == 401
     assert httpx.get(f"{server.url}/api/v1/healthz").json() == {"status": "ready"}
     assert "session_id: there is no session 'x'" in post("session_heartbeat", session_id="x").text
+    assert "there is no policy 'x'" in post("unload_model", model_id="x").text
+    session = post("create_session").json()["session_id"]
+    for _ in range(2):
+        assert post(f"sessions/{session}/finish", reason={"type": "success"}).status_code == 200
+    # By which the SDK ends its signs of life.
+    assert post("session_heartbeat", session_id=session).status_code == 410
     assert post("retrieve_future", request_id="x/1").status_code == 410
     answer = post("optim_step", model_id="x", seq_id=1, adam_params={"learning_rate": -1})
     assert answer.status_code == 400 and "adam_params.learning_rate" in answer.text

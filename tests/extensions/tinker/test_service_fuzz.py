@@ -8,7 +8,8 @@ import pytest
 
 from asyncrl.extensions.tinker import server as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
-from asyncrl.extensions.tinker.ledger import FILE, Ledger
+from asyncrl.extensions.tinker.database import FILE
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.policies import BaseModel
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.server import Server
@@ -34,6 +35,8 @@ ROUTES = [
     post("client/config", sdk_version="1"),
     post("session_heartbeat", session_id=SESSION),
     post("get_info", model_id=POLICY),
+    post("unload_model", model_id=POLICY),
+    Route("POST", f"{API}/sessions/ID/finish"),
     post("weights_info", tinker_path=f"tinker://{POLICY}/weights/one"),
     post("retrieve_future", request_id=f"{POLICY}/1"),
     post("cancel_future", request_id=f"{SAMPLER}/1"),
