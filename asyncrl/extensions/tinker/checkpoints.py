@@ -2,11 +2,13 @@
 
 tinker://POLICY/weights/NAME            an adapter with its optimizer, to train on from
 tinker://POLICY/sampler_weights/NAME    an adapter alone, to sample from, as peft and vLLM read it
+tinker://POLICY/external_weights/NAME   the same, to be downloaded; it names the base model as clients do
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -17,13 +19,13 @@ from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import ID, NAME
 from asyncrl.extensions.tinker.tables import Checkpoint
 
-WEIGHTS, SAMPLER_WEIGHTS = "weights", "sampler_weights"
+WEIGHTS, SAMPLER_WEIGHTS, EXTERNAL_WEIGHTS = "weights", "sampler_weights", "external_weights"
 STATE = "state-"
 SNAPSHOT = "_"
 """Begins the names of adapters that were written for one sampler; no name of a client's begins so."""
 KEPT_SNAPSHOTS = 64
 """Of each policy the newest of them: a loop takes one a step, and samples from the last few."""
-_PATH = re.compile(rf"tinker://({ID[1:-1]})/(weights|sampler_weights)/({NAME[1:-1]})")
+_PATH = re.compile(rf"tinker://({ID[1:-1]})/(weights|sampler_weights|external_weights)/({NAME[1:-1]})")
 
 
 def parse_path(path: str) -> tuple[str, str, str]:
@@ -64,6 +66,31 @@ class Checkpoints:
         """The folder of adapters to sample from."""
         return self.folder / "adapters"
 
+    def external_folder(self, policy: str, name: str) -> Path:
+        """Return where a checkpoint to download is."""
+        return self.folder / "policies" / policy / EXTERNAL_WEIGHTS / name
+
+    def files(self, checkpoint: Checkpoint) -> list[Path]:
+        """Return the files of a checkpoint."""
+        if checkpoint.kind == WEIGHTS:
+            return [
+                file_of(checkpoint.policy, checkpoint.name)
+                for file_of in (self.weights_file, self.settings_file)
+            ]
+        if checkpoint.kind == SAMPLER_WEIGHTS:
+            return sorted((self.adapters / self.adapter(checkpoint)).iterdir())
+        return sorted(self.external_folder(checkpoint.policy, checkpoint.name).iterdir())
+
+    def copy(self, source: Checkpoint, copy: Checkpoint) -> None:
+        """Make the files of a copy; their bytes are shared."""
+        for file in self.files(source):
+            relative = str(file.relative_to(self.folder)).replace(source.policy, copy.policy, 1)
+            target = self.folder / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Of a server that was killed while it copied.
+            target.unlink(missing_ok=True)
+            _link(file, target)
+
     def find(self, path: str, kind: str = "") -> Checkpoint:
         """Return a checkpoint by its path. Raises `InputError` for one that is not there, has expired or is of another
         kind."""
@@ -79,8 +106,10 @@ class Checkpoints:
         """Delete a checkpoint. Samplers that were made of it sample on."""
         self.ledger.remove_checkpoint(checkpoint)
         if checkpoint.kind == WEIGHTS:
-            for file_of in (self.weights_file, self.settings_file):
-                file_of(checkpoint.policy, checkpoint.name).unlink(missing_ok=True)
+            for file in self.files(checkpoint):
+                file.unlink(missing_ok=True)
+        elif checkpoint.kind == EXTERNAL_WEIGHTS:
+            shutil.rmtree(self.external_folder(checkpoint.policy, checkpoint.name), ignore_errors=True)
         elif (adapter := self.adapter(checkpoint)) not in self.ledger.sampled_adapters():
             shutil.rmtree(self.adapters / adapter, ignore_errors=True)
 
@@ -122,12 +151,25 @@ class Checkpoints:
         for file in folder.glob(f"{STATE}*.safetensors"):
             if newest is None or int(file.stem.removeprefix(STATE)) < newest:
                 file.unlink(missing_ok=True)
-        names = {one.name for one in self.ledger.checkpoints(folder.name) if one.kind == WEIGHTS}
+        there = {(one.kind, one.name) for one in self.ledger.checkpoints(folder.name)}
         for file in folder.glob(f"{WEIGHTS}/*"):
-            if file.suffix in (".safetensors", ".json") and file.stem not in names:
+            if file.suffix in (".safetensors", ".json") and (WEIGHTS, file.stem) not in there:
                 file.unlink(missing_ok=True)
+        for one in folder.glob(f"{EXTERNAL_WEIGHTS}/*"):
+            if (EXTERNAL_WEIGHTS, one.name) not in there:
+                shutil.rmtree(one, ignore_errors=True)
         _remove_empty(folder / WEIGHTS)
+        _remove_empty(folder / EXTERNAL_WEIGHTS)
         _remove_empty(folder)
+
+
+def _link(file: Path, target: Path) -> None:
+    """Make `target` a file of the same content: the same bytes where the file is never written to again."""
+    if file.suffix == ".safetensors":
+        with contextlib.suppress(OSError):
+            os.link(file, target)
+            return
+    shutil.copyfile(file, target)
 
 
 def _remove_empty(folder: Path) -> None:

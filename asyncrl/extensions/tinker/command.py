@@ -47,6 +47,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.tinker.checkpoints import Checkpoints
     from asyncrl.extensions.tinker.engine import EngineKeeper
     from asyncrl.extensions.tinker.ledger import Ledger
+    from asyncrl.extensions.tinker.links import links_of
     from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel
     from asyncrl.extensions.tinker.sampling import Sampling
     from asyncrl.extensions.tinker.server import Server
@@ -65,7 +66,9 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     keeper = EngineKeeper(options, address.credentials, folder, sampling, base.vocab_size)
     tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
     server = Server(training, sampling, answers, tokenizer, keep_h * 3600.0)
-    app = create_tinker_app(server, address.credentials.access("tinker"), keeper)
+    app = create_tinker_app(
+        server, address.credentials.access("tinker"), links_of(address.credentials), keeper
+    )
 
     def serving(url: str) -> None:
         print(

@@ -20,6 +20,7 @@ from asyncrl.extensions.tinker.database import Database
 from asyncrl.extensions.tinker.tables import (
     FAILED,
     FORWARD_BACKWARD,
+    JSON,
     Checkpoint,
     PolicyRecord,
     Request,
@@ -156,6 +157,10 @@ class Ledger(Database):
                 (request.owner, request.number - kept, request.kind),
             )
 
+    def answer_json(self, request: Request, answer: dict[str, Any]) -> None:
+        """Write the answer down of a request that will not be carried out again."""
+        self.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
+
     def add_policy(self, record: PolicyRecord) -> None:
         self._change(
             "INSERT INTO policies (id, session, settings, created, used, applied, about, removed) "
@@ -230,8 +235,8 @@ class Ledger(Database):
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Note a checkpoint, in the place of one of its name."""
         self._change(
-            "INSERT OR REPLACE INTO checkpoints (policy, kind, name, created, bytes, expires, about) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO checkpoints (policy, kind, name, created, bytes, expires, about, public) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 checkpoint.policy,
                 checkpoint.kind,
@@ -240,6 +245,7 @@ class Ledger(Database):
                 checkpoint.bytes,
                 checkpoint.expires,
                 json.dumps(checkpoint.about),
+                checkpoint.public,
             ),
         )
 

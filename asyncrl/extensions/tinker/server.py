@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -15,7 +17,13 @@ from pydantic import ValidationError
 from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.checkpoints import (
+    EXTERNAL_WEIGHTS,
+    SAMPLER_WEIGHTS,
+    WEIGHTS,
+    Checkpoints,
+    expiry,
+)
 from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.tables import (
@@ -40,6 +48,8 @@ GRACE_S = 900.0
 """After a server's start, in which clients find it again: what they send is sent again for 300 s."""
 MOST_WAITING = 4096
 """Requests of one session that wait."""
+TYPES = {WEIGHTS: "training", SAMPLER_WEIGHTS: "sampler", EXTERNAL_WEIGHTS: "external"}
+"""What clients call the kinds of checkpoints."""
 T = TypeVar("T", bound=messages.Message)
 
 
@@ -105,6 +115,24 @@ class Server:
         """Delete what nobody can ask for any more."""
         with self.training.lane:
             self.checkpoints.tidy(self.over_before())
+
+    def copy(self, message: messages.CopyWeights, key: str) -> str:
+        """Copy a checkpoint; return the copy's path. key: that of the request, by which it is done once."""
+        source = self.checkpoints.find(message.source_path)
+        policy = f"copy-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+        copy = replace(
+            source, policy=policy, created=stamp_s(), expires=expiry(message.ttl_seconds), public=False
+        )
+        if self.ledger.checkpoint(policy, copy.kind, copy.name) is None:
+            settings = self.policy(source.policy).settings
+            with self.training.lane:
+                self.checkpoints.copy(source, copy)
+                with self.ledger.together():
+                    self.ledger.add_policy(
+                        PolicyRecord(policy, "", settings, 0, copy.created, copy.created, None, copy.created)
+                    )
+                    self.ledger.add_checkpoint(copy)
+        return copy.path
 
     def policy(self, name: str) -> PolicyRecord:
         """Return a policy. Raises `InputError` for an unknown one."""
@@ -261,11 +289,11 @@ def shown(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return a checkpoint as the SDK's."""
     return {
         "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
-        "checkpoint_type": "sampler" if checkpoint.kind == SAMPLER_WEIGHTS else "training",
+        "checkpoint_type": TYPES[checkpoint.kind],
         "time": moment(checkpoint.created),
         "tinker_path": checkpoint.path,
         "size_bytes": checkpoint.bytes,
-        "public": False,
+        "public": checkpoint.public,
         "user_metadata": checkpoint.about,
         "expires_at": None if checkpoint.expires is None else moment(checkpoint.expires),
     }

@@ -10,7 +10,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -20,21 +19,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from asyncrl.credentials import Access
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
-from asyncrl.extensions.tinker.checkpoints import expiry
+from asyncrl.extensions.tinker.checkpoint_routes import API, FILES, add_checkpoint_routes
 from asyncrl.extensions.tinker.engine import EngineKeeper
+from asyncrl.extensions.tinker.links import Links
 from asyncrl.extensions.tinker.server import FinishedError, Server, TooManyError, read, shown
 from asyncrl.extensions.tinker.tables import (
     FORWARD_BACKWARD,
     LOAD,
     OPTIM_STEP,
     SAVE,
+    SAVE_EXTERNAL,
     SAVE_FOR_SAMPLER,
-    Checkpoint,
 )
 from asyncrl.extensions.tinker.wire import MEDIA_TYPE, request_head
 from asyncrl.services.http.app import OPEN_PATHS, create_app
 
-API = "/api/v1"
 KEY_PREFIX = b"tml-"
 """The SDK sends no key that begins otherwise."""
 EXPIRY_CHECK_S = 60.0
@@ -62,8 +61,8 @@ class KeyHeader:
         await self.app(scope, receive, send)
 
 
-def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | None) -> FastAPI:
-    """Return the app. keeper: of the engine; None where there is one already."""
+def create_tinker_app(server: Server, access: Access, links: Links, keeper: EngineKeeper | None) -> FastAPI:
+    """Return the app. links: to files. keeper: of the engine; None where there is one already."""
 
     @asynccontextmanager
     async def sampling() -> AsyncIterator[None]:
@@ -87,7 +86,7 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
         statuses={TooManyError: 429, FinishedError: 410},
         background=background,
         lifespan=sampling,
-        open_paths={*OPEN_PATHS, f"{API}/healthz"},
+        open_paths={*OPEN_PATHS, f"{API}/healthz", f"{API}/{FILES}"},
         binary_types=(MEDIA_TYPE,),
     )
     app.add_middleware(KeyHeader)
@@ -95,6 +94,7 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
     _add_training_routes(app, server)
     _add_sampling_routes(app, server)
     _add_listing_routes(app, server)
+    add_checkpoint_routes(app, server, links)
     return app
 
 
@@ -216,6 +216,10 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
     async def unload(body: bytes) -> Any:
         return server.unload(read(messages.OfModel, body).model_id)
 
+    async def save_external(body: bytes) -> Any:
+        message = read(messages.SaveExternal, body)
+        return server.of_policy(message.model_id, message.seq_id, SAVE_EXTERNAL, body)
+
     async def get_info(body: bytes) -> Any:
         return server.info(read(messages.OfModel, body).model_id)
 
@@ -229,6 +233,7 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
         "optim_step": optim_step,
         "save_weights": save_weights,
         "save_weights_for_sampler": save_for_sampler,
+        "save_weights_external": save_external,
         "unload_model": unload,
         "get_info": get_info,
         "retrieve_future": retrieve,
@@ -285,20 +290,6 @@ def _add_listing_routes(app: FastAPI, server: Server) -> None:
     async def checkpoints(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
         found, cursor = page(server.ledger.checkpoints(), limit, offset)
         return {"checkpoints": [shown(one) for one in found], "cursor": cursor}
-
-    def one(policy: str, kind: str, name: str) -> Checkpoint:
-        return server.checkpoints.find(f"tinker://{policy}/{kind}/{name}")
-
-    @app.delete(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}")
-    async def delete(policy: str, kind: str, name: str) -> Response:
-        server.checkpoints.remove(one(policy, kind, name))
-        return Response(status_code=204)
-
-    @app.put(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}/ttl")
-    async def set_ttl(policy: str, kind: str, name: str, request: Request) -> Response:
-        message, found = read(messages.TimeToLive, await request.body()), one(policy, kind, name)
-        server.ledger.add_checkpoint(replace(found, expires=expiry(message.ttl_seconds)))
-        return Response(status_code=204)
 
     @app.get(f"{API}/sessions")
     async def sessions(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:

@@ -33,12 +33,14 @@ CREATE INDEX IF NOT EXISTS sampler_of_session ON samplers (session);
 ADDED = {
     "sessions": {"finished": "REAL"},
     "policies": {"removed": "REAL"},
+    "checkpoints": {"public": "INTEGER NOT NULL DEFAULT 0"},
 }
 """By table, columns that folders of earlier servers lack."""
 FORWARD_BACKWARD, OPTIM_STEP = "forward_backward", "optim_step"
-SAVE, SAVE_FOR_SAMPLER, LOAD, CREATE, UNLOAD, SAMPLE = (
+SAVE, SAVE_FOR_SAMPLER, SAVE_EXTERNAL, LOAD, CREATE, UNLOAD, SAMPLE = (
     "save_weights",
     "save_for_sampler",
+    "save_external",
     "load_weights",
     "create",
     "unload",
@@ -88,7 +90,8 @@ class PolicyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint's record. kind: "weights" for one to train on from, "sampler_weights" for one to sample from."""
+    """A checkpoint's record. kind: "weights" for one to train on from, "sampler_weights" for one to sample from,
+    "external_weights" for one to download."""
 
     policy: str
     kind: str
@@ -97,6 +100,7 @@ class Checkpoint:
     bytes: int
     expires: float | None = None
     about: dict[str, str] | None = None
+    public: bool = False
 
     @property
     def path(self) -> str:
@@ -117,5 +121,6 @@ def policy_of(row: sqlite3.Row) -> PolicyRecord:
 
 def checkpoint_of(row: sqlite3.Row) -> Checkpoint:
     return Checkpoint(
-        row["policy"], row["kind"], row["name"], row["created"], row["bytes"], row["expires"], json.loads(row["about"])
+        row["policy"], row["kind"], row["name"], row["created"], row["bytes"], row["expires"], json.loads(row["about"]),
+        bool(row["public"]),
     )  # fmt: skip

@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import shutil
 import threading
 from collections import OrderedDict
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ import xxhash
 from asyncrl.clock import stamp_s
 from asyncrl.disk import FAULTS
 from asyncrl.errors import InputError
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints, expiry
+from asyncrl.extensions.tinker.checkpoints import WEIGHTS, Checkpoints
 from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import (
     AdamParams,
@@ -32,24 +31,22 @@ from asyncrl.extensions.tinker.messages import (
     LoadWeights,
     LoraSettings,
     OptimStep,
-    SaveForSampler,
-    SaveWeights,
 )
 from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel, TrainedAdapter
 from asyncrl.extensions.tinker.queue import Queue
+from asyncrl.extensions.tinker.saving import save_external, save_for_sampler, save_weights
 from asyncrl.extensions.tinker.tables import (
     CREATE,
     FAILED,
     FORWARD_BACKWARD,
-    JSON,
     LOAD,
     OPTIM_STEP,
     PROTO,
     SAVE,
+    SAVE_EXTERNAL,
     SAVE_FOR_SAMPLER,
     UNLOAD,
     UNLOADING,
-    Checkpoint,
     PolicyRecord,
     Request,
 )
@@ -58,7 +55,7 @@ from asyncrl.extensions.tinker.wire import forward_backward_output, read_request
 
 log = logging.getLogger("asyncrl.tinker")
 
-KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, LOAD, UNLOAD)
+KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, SAVE_EXTERNAL, LOAD, UNLOAD)
 REMOVED = (
     "was unloaded, or its client was not heard of for too long (--keep-policies-h), and has no state any more; go on "
     "from a checkpoint"
@@ -161,9 +158,11 @@ class Training:
                 policy, request, {"type": "load_weights", "path": message.path, "model_id": request.owner}
             )
         elif request.kind == SAVE:
-            self._save(policy, request)
+            save_weights(self.checkpoints, policy, request)
+        elif request.kind == SAVE_EXTERNAL:
+            save_external(self.checkpoints, policy, request, self.name)
         else:
-            self._save_for_sampler(policy, request)
+            save_for_sampler(self.checkpoints, policy, request)
 
     def _create(self, request: Request) -> None:
         """Make a policy: a new adapter, or that of a checkpoint."""
@@ -194,7 +193,7 @@ class Training:
         answer = {"type": "load_weights" if loaded else "create_model", "model_id": policy_id}
         with self.ledger.together():
             self.ledger.add_policy(record)
-            self._answer(request, answer | ({"path": body["path"]} if loaded else {}))
+            self.ledger.answer_json(request, answer | ({"path": body["path"]} if loaded else {}))
         self.active[policy_id] = policy
 
     def _unload(self, request: Request) -> None:
@@ -204,7 +203,7 @@ class Training:
         why = _failure(f"model_id: {policy} {REMOVED}", "user")
         with self.ledger.together():
             self.ledger.remove_policy(policy, why)
-            self._answer(request, {"type": "unload_model", "model_id": policy})
+            self.ledger.answer_json(request, {"type": "unload_model", "model_id": policy})
         self.queue.drop(policy)
         self.checkpoints.remove_state(policy)
 
@@ -272,60 +271,12 @@ class Training:
         policy.save(self.checkpoints.state_file(request.owner, request.number))
         with self.ledger.together():
             self.ledger.applied(request.owner, request.number)
-            self._answer(request, answer)
+            self.ledger.answer_json(request, answer)
         self.checkpoints.state_file(request.owner, record.applied).unlink(missing_ok=True)
 
     def _load(self, policy: TrainedAdapter, message: LoadWeights) -> None:
         checkpoint = self.checkpoints.find(message.path, WEIGHTS)
         policy.load(self.checkpoints.weights_file(checkpoint.policy, checkpoint.name), message.optimizer)
-
-    def _save(self, policy: TrainedAdapter, request: Request) -> None:
-        message = SaveWeights.model_validate_json(request.body)
-        checkpoint = self._checkpoint(request, WEIGHTS, message)
-        there = self.ledger.checkpoint(request.owner, WEIGHTS, checkpoint.name)
-        if there is not None and not message.overwrite:
-            raise InputError(f"path: there is a checkpoint {there.path}; overwrite = True replaces it")
-        file = self.checkpoints.weights_file(request.owner, checkpoint.name)
-        policy.save(file)
-        settings = self.checkpoints.settings_file(request.owner, checkpoint.name)
-        settings.write_text(json.dumps(asdict(policy.settings)))
-        with self.ledger.together():
-            self.ledger.add_checkpoint(replace(checkpoint, bytes=file.stat().st_size))
-            self._answer(request, {"type": "save_weights", "path": checkpoint.path})
-
-    def _save_for_sampler(self, policy: TrainedAdapter, request: Request) -> None:
-        message = SaveForSampler.model_validate_json(request.body)
-        checkpoint = self._checkpoint(request, SAMPLER_WEIGHTS, message)
-        if message.path is not None and self.ledger.checkpoint(
-            request.owner, SAMPLER_WEIGHTS, checkpoint.name
-        ):
-            raise InputError(f"path: there is a checkpoint {checkpoint.path}")
-        adapter = self.checkpoints.adapter(checkpoint)
-        folder = self.checkpoints.adapters / adapter
-        # Of a server that was killed while it wrote; no sampler has it.
-        shutil.rmtree(folder, ignore_errors=True)
-        size = policy.write(folder)
-        answer: dict[str, Any] = {"type": "save_weights_for_sampler"}
-        record = self.ledger.policy(request.owner)
-        assert record is not None
-        with self.ledger.together():
-            if message.path is not None:
-                self.ledger.add_checkpoint(replace(checkpoint, bytes=size))
-                answer["path"] = checkpoint.path
-            else:
-                sampler = f"{record.session}:sample:{message.sampling_session_seq_id}"
-                self.ledger.add_sampler(sampler, record.session, adapter, "")
-                answer["sampling_session_id"] = sampler
-            self._answer(request, answer)
-
-    def _checkpoint(self, request: Request, kind: str, message: SaveWeights) -> Checkpoint:
-        own = f"{SNAPSHOT if kind == SAMPLER_WEIGHTS else 'at-'}{request.number}"
-        name = message.path if message.path is not None else own
-        expires = expiry(message.ttl_seconds)
-        return Checkpoint(request.owner, kind, name, stamp_s(), 0, expires, message.user_metadata)
-
-    def _answer(self, request: Request, answer: dict[str, Any]) -> None:
-        self.ledger.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
 
 
 def _failure(reason: str, category: str) -> bytes:

@@ -164,6 +164,48 @@ def test_a_script_trains_samples_saves_and_loads(python, server, tiny_model):
     assert (server.folder / "state" / "adapters" / policy / "two").is_dir()
 
 
+def test_checkpoints_are_published_copied_and_downloaded_as_adapters_of_peft(
+    python, server, tiny_model, tmp_path
+):
+    from peft import PeftModel
+
+    found = json.loads(server.run(python, str(HERE / "sdk_checkpoints.py"), str(tmp_path)))
+    assert found["public"] == [True, True, False, False]
+    assert found["types"] == ["external", "training"]
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    adapter = PeftModel.from_pretrained(plain, str(tmp_path))
+    close(found["trained"], reference(adapter, TOKENS))
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "tiny"
+    assert found["copied"].startswith("tinker://copy-") and found["loaded"] == found["trained"]
+    close(found["first"], found["trained"])
+    close(found["second"], found["second_trained"])
+    assert not np.allclose(found["first"], found["second"], atol=1e-3)
+    secret, again, kind, deleted = found["refused"]
+    assert "age_encryption_recipients: this server encrypts nothing" in secret
+    assert f"there is a checkpoint {found['exported']}" in again and "must be of weights" in kind
+    assert "there is no checkpoint" in deleted
+    url = next(iter(found["urls"].values()))
+    assert httpx.get(url).status_code == 200
+    assert httpx.get(url.replace("expires=", "expires=9")).status_code == 400
+    assert httpx.get(url.partition("?")[0]).status_code == 400
+
+
+def test_the_sdks_own_command_downloads_a_checkpoint(python, server, tiny_model, tmp_path):
+    from peft import PeftModel
+
+    found = json.loads(server.run(python, str(HERE / "sdk_checkpoints.py"), str(tmp_path)))
+    server.run(
+        python, "-m", "tinker.cli", "checkpoint", "download", found["path"], "-o", str(tmp_path / "down")
+    )
+    (folder,) = (tmp_path / "down").iterdir()
+    adapter = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), str(folder)
+    )
+    close(found["second_trained"], reference(adapter, TOKENS))
+    # The session that it made for this is finished, and what it exported deleted.
+    assert not list((server.folder / "state" / "policies").glob("*/external_weights/download"))
+
+
 def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
     def post(path, key=f"tml-{TOKEN}", /, **body):
         return httpx.post(f"{server.url}/api/v1/{path}", json=body, headers={"X-API-Key": key})

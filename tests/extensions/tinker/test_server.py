@@ -3,16 +3,17 @@
 import json
 
 import pytest
+from safetensors.torch import load_file
 
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import server as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
 from asyncrl.extensions.tinker.ledger import Ledger
-from asyncrl.extensions.tinker.messages import CreateSampler
+from asyncrl.extensions.tinker.messages import CopyWeights, CreateSampler
 from asyncrl.extensions.tinker.policies import BaseModel
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.server import GRACE_S, FinishedError, Server
-from asyncrl.extensions.tinker.tables import OPTIM_STEP
+from asyncrl.extensions.tinker.tables import OPTIM_STEP, SAVE
 from asyncrl.extensions.tinker.training import Training
 from asyncrl.extensions.tinker.waiting import Answers
 
@@ -30,7 +31,7 @@ def base(tiny_model):
 def clock(monkeypatch):
     """The time that the server sees; tests change it."""
     now = [1e6]
-    for name in ("server", "ledger", "checkpoints", "training"):
+    for name in ("server", "ledger", "checkpoints", "training", "saving"):
         monkeypatch.setattr(f"asyncrl.extensions.tinker.{name}.stamp_s", lambda: now[0])
     return now
 
@@ -128,3 +129,26 @@ def test_a_session_that_has_too_much_waiting_is_to_send_again(server, monkeypatc
     server.of_policy(POLICY, 2, OPTIM_STEP, STEP)
     with pytest.raises(module.TooManyError, match="1 requests of this session wait already"):
         server.of_policy(POLICY, 3, OPTIM_STEP, STEP)
+
+
+def test_a_checkpoint_is_copied_once_for_each_request_and_outlives_its_source(server, clock):
+    body = json.dumps({"model_id": POLICY, "seq_id": 1, "path": "one", "ttl_seconds": 60}).encode()
+    server.of_policy(POLICY, 1, SAVE, body)
+    work(server)
+    asked = CopyWeights(source_path=f"tinker://{POLICY}/weights/one", ttl_seconds=120)
+    path = server.copy(asked, "key")
+    assert server.copy(asked, "key") == path != server.copy(asked, "another")
+    found = server.checkpoints.find(path, "weights")
+    assert (found.expires - clock[0], found.bytes > 0) == (120, True)
+    clock[0] += 61
+    tidied(server)
+    with pytest.raises(InputError, match="there is no checkpoint tinker://s:train:0/weights/one"):
+        server.copy(asked, "third")
+    first, second = server.checkpoints.files(server.checkpoints.find(path))
+    assert load_file(first) and json.loads(second.read_text())["rank"] == 2
+    with pytest.raises(InputError, match="has no state any more; go on from a checkpoint"):
+        server.of_policy(found.policy, 1, OPTIM_STEP, STEP)
+    clock[0] += 60
+    tidied(server)
+    assert server.ledger.checkpoints() == [] and [one.id for one in server.ledger.policies()] == [POLICY]
+    assert [one.name for one in (server.checkpoints.folder / "policies").iterdir()] == [POLICY]

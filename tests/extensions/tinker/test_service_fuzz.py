@@ -10,6 +10,7 @@ from asyncrl.extensions.tinker import server as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
 from asyncrl.extensions.tinker.database import FILE
 from asyncrl.extensions.tinker.ledger import Ledger
+from asyncrl.extensions.tinker.links import links_of
 from asyncrl.extensions.tinker.policies import BaseModel
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.server import Server
@@ -51,6 +52,12 @@ ROUTES = [
     Route("GET", f"{API}/training_runs/ID"),
     Route("GET", f"{API}/training_runs/ID/checkpoints"),
     Route("DELETE", f"{API}/training_runs/ID/checkpoints/weights/ID"),
+    Route("POST", f"{API}/training_runs/ID/checkpoints/weights/ID/publish"),
+    Route("DELETE", f"{API}/training_runs/ID/checkpoints/weights/ID/publish"),
+    Route("GET", f"{API}/training_runs/ID/checkpoints/external_weights/ID/external_weights_urls"),
+    Route("GET", f"{API}/files", open=True),
+    post("copy_weights", source_path=f"tinker://{POLICY}/weights/one", destination_project_id="p"),
+    post("save_weights_external", model_id=POLICY, seq_id=904, path="one", ttl_seconds=3600),
     Route("GET", f"{API}/samplers/ID"),
     Route("GET", f"{API}/sessions/ID"),
     Route("GET", "/state"),
@@ -69,7 +76,7 @@ def service(base, tmp_path, monkeypatch):
     training = Training(base, Checkpoints(tmp_path / "state", ledger), answers, "tiny", 8, 2)
     ledger.add_session(SESSION, {"user_metadata": None, "display_name": None})
     server = Server(training, Sampling(ledger, answers, base.context), answers, "")
-    app = AppThread(create_tinker_app(server, RUN.access("tinker"), None), tmp_path)
+    app = AppThread(create_tinker_app(server, RUN.access("tinker"), links_of(RUN), None), tmp_path)
 
     def works():
         headers = [*AUTHORIZED.items(), ("Content-Type", JSON)]
