@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
 from asyncrl.extensions.tinker.checkpoints import EXTERNAL_WEIGHTS, expiry
+from asyncrl.extensions.tinker.clients import OWNER, Client
 from asyncrl.extensions.tinker.links import LINK_S, Links
 from asyncrl.extensions.tinker.server import Server, read
 from asyncrl.extensions.tinker.tables import Checkpoint
@@ -26,32 +28,39 @@ ONE = f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}"
 DONE = 204
 
 
-def add_checkpoint_routes(app: FastAPI, server: Server, links: Links) -> None:
+def add_checkpoint_routes(
+    app: FastAPI, server: Server, links: Links, client_of: Callable[[Request], Client]
+) -> None:
     """Add them."""
 
-    def one(policy: str, kind: str, name: str) -> Checkpoint:
-        return server.checkpoints.find(f"tinker://{policy}/{kind}/{name}")
+    def seen(client: str, policy: str, kind: str, name: str) -> Checkpoint:
+        return server.checkpoints.find(f"tinker://{policy}/{kind}/{name}", client)
+
+    def one(request: Request) -> Checkpoint:
+        """Return the checkpoint that a request is to change, which is its caller's own."""
+        path = "tinker://{policy}/{kind}/{name}".format(**request.path_params)
+        return server.checkpoints.find(path, client_of(request).name, is_own=True)
 
     @app.delete(ONE)
-    async def delete(policy: str, kind: str, name: str) -> Response:
-        server.checkpoints.remove(one(policy, kind, name))
+    async def delete(request: Request) -> Response:
+        server.checkpoints.remove(one(request))
         return Response(status_code=DONE)
 
     @app.put(f"{ONE}/ttl")
-    async def set_ttl(policy: str, kind: str, name: str, request: Request) -> Response:
-        message, found = read(messages.TimeToLive, await request.body()), one(policy, kind, name)
+    async def set_ttl(request: Request) -> Response:
+        message, found = read(messages.TimeToLive, await request.body()), one(request)
         server.ledger.add_checkpoint(replace(found, expires=expiry(message.ttl_seconds)))
         return Response(status_code=DONE)
 
     # What is published already stays so: the same request again must not fail.
     @app.post(f"{ONE}/publish")
-    async def publish(policy: str, kind: str, name: str) -> Response:
-        server.ledger.add_checkpoint(replace(one(policy, kind, name), public=True))
+    async def publish(request: Request) -> Response:
+        server.ledger.add_checkpoint(replace(one(request), public=True))
         return Response(status_code=DONE)
 
     @app.delete(f"{ONE}/publish")
-    async def unpublish(policy: str, kind: str, name: str) -> Response:
-        server.ledger.add_checkpoint(replace(one(policy, kind, name), public=False))
+    async def unpublish(request: Request) -> Response:
+        server.ledger.add_checkpoint(replace(one(request), public=False))
         return Response(status_code=DONE)
 
     @app.post(f"{API}/copy_weights")
@@ -60,11 +69,11 @@ def add_checkpoint_routes(app: FastAPI, server: Server, links: Links) -> None:
         if message.destination_project_id is None:
             raise InputError("destination_project_id: must be given; this server copies into no session")
         key = request.headers.get("x-idempotency-key") or uuid.uuid4().hex
-        return {"tinker_path": await asyncio.to_thread(server.copy, message, key)}
+        return {"tinker_path": await asyncio.to_thread(server.copy, message, client_of(request), key)}
 
     @app.get(f"{ONE}/external_weights_urls")
     async def urls(policy: str, kind: str, name: str, request: Request) -> dict[str, Any]:
-        found = one(policy, kind, name)
+        found = seen(client_of(request).name, policy, kind, name)
         if kind != EXTERNAL_WEIGHTS:
             raise InputError(
                 f"{found.path}: must be of {EXTERNAL_WEIGHTS}, which save_weights_external makes"
@@ -82,7 +91,7 @@ def add_checkpoint_routes(app: FastAPI, server: Server, links: Links) -> None:
     @app.get(f"{API}/{FILES}")
     async def file(request: Request) -> Response:
         policy, name, wanted = links.check(request.query_params)
-        files = server.checkpoints.files(one(policy, EXTERNAL_WEIGHTS, name))
+        files = server.checkpoints.files(seen(OWNER.name, policy, EXTERNAL_WEIGHTS, name))
         if (found := next((path for path in files if path.name == wanted), None)) is None:
             raise InputError(f"file: there is no {wanted!r} in this checkpoint")
         return FileResponse(found, media_type="application/octet-stream")

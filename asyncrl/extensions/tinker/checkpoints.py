@@ -15,6 +15,7 @@ from pathlib import Path
 
 from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
+from asyncrl.extensions.tinker.clients import visible
 from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import ID, NAME
 from asyncrl.extensions.tinker.tables import Checkpoint
@@ -91,14 +92,22 @@ class Checkpoints:
             target.unlink(missing_ok=True)
             _link(file, target)
 
-    def find(self, path: str, kind: str = "") -> Checkpoint:
-        """Return a checkpoint by its path. Raises `InputError` for one that is not there, has expired or is of another
-        kind."""
+    def find(self, path: str, client: str, kind: str = "", is_own: bool = False) -> Checkpoint:
+        """Return a checkpoint by its path. client: who asks, who sees its own and, without `is_own`, public ones.
+
+        Raises `InputError` for one that is not there, has expired or is of another kind.
+        """
         policy, found_kind, name = parse_path(path)
         if kind and found_kind != kind:
             raise InputError(f"path: {path} must be of {kind}")
         found = self.ledger.checkpoint(policy, found_kind, name)
+        record = self.ledger.policy(policy)
+        sees = record is not None and visible(client, record.client)
         if found is None or (found.expires is not None and found.expires < stamp_s()):
+            sees = False
+        elif found.public and not is_own:
+            sees = True
+        if found is None or not sees:
             raise InputError(f"path: there is no checkpoint {path}")
         return found
 

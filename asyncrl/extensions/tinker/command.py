@@ -22,6 +22,9 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     model = need(args.model, "--model", "tinker")
     rank, at_once = whole("--lora-rank", args.lora_rank, 512), whole("--adapters", args.adapters, 64)
     keep_h = whole("--keep-policies-h", args.keep_policies_h, 24 * 366)
+    from asyncrl.extensions.tinker.clients import ClientAccess, read_keys
+
+    clients = read_keys(Path(args.keys)) if args.keys else {}
     folder = Path(args.state or STATE).resolve()
     from asyncrl.run.model_folder import context_length
 
@@ -67,7 +70,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
     server = Server(training, sampling, answers, tokenizer, keep_h * 3600.0)
     app = create_tinker_app(
-        server, address.credentials.access("tinker"), links_of(address.credentials), keeper
+        server, ClientAccess(address.credentials, clients), links_of(address.credentials), keeper
     )
 
     def serving(url: str) -> None:

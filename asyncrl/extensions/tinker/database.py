@@ -72,20 +72,23 @@ class Database:
             finally:
                 self._depth -= 1
 
-    def _change(self, statement: str, values: Sequence[Any] = ()) -> int:
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Change rows; return how many."""
         with self.together():
             return self._db.execute(statement, values).rowcount
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Return the rows of a query."""
         with self._lock:
             return self._db.execute(query, values).fetchall()
 
-    def _row(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Row | None:
+    def row(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Row | None:
+        """Return the first row of a query, None without one."""
         with self._lock:
             found: sqlite3.Row | None = self._db.execute(query, values).fetchone()
         return found
 
-    def _count(self, query: str, values: Sequence[Any] = ()) -> int:
+    def count(self, query: str, values: Sequence[Any] = ()) -> int:
+        """Return the number that a query gives."""
         with self._lock:
             return int(self._db.execute(query, values).fetchone()[0])

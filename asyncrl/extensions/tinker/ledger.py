@@ -29,6 +29,7 @@ from asyncrl.extensions.tinker.tables import (
     request_of,
 )
 
+DAY_S = 86400
 KEPT_ANSWERS = 8192
 """Answers kept of a policy or sampler after newer ones have come: its client has read them long ago. Of a sampler two
 thousand may be on their way at once."""
@@ -45,36 +46,32 @@ def _owners(session: str) -> tuple[str, str]:
 class Ledger(Database):
     """Each call is one transaction, or part of one that `together` holds."""
 
-    def add_session(self, name: str, about: dict[str, Any]) -> None:
+    def add_session(self, name: str, about: dict[str, Any], client: str = "") -> None:
+        """client: whose it is, "" for whoever has the server's token."""
         now = stamp_s()
-        self._change(
-            "INSERT INTO sessions (id, created, seen, about) VALUES (?, ?, ?, ?)",
-            (name, now, now, json.dumps(about)),
+        self.change(
+            "INSERT INTO sessions (id, created, seen, about, client) VALUES (?, ?, ?, ?, ?)",
+            (name, now, now, json.dumps(about), client),
         )
 
     def session(self, name: str) -> dict[str, Any] | None:
-        """Return `{id, created, seen, about, finished}`, None for an unknown one."""
-        row = self._row("SELECT * FROM sessions WHERE id = ?", (name,))
+        """Return `{id, created, seen, about, finished, client}`, None for an unknown one."""
+        row = self.row("SELECT * FROM sessions WHERE id = ?", (name,))
         return None if row is None else {**dict(row), "about": json.loads(row["about"])}
 
     def seen(self, session: str) -> bool:
         """Note that a session's client is there. False for an unknown one."""
-        return self._change("UPDATE sessions SET seen = ? WHERE id = ?", (stamp_s(), session)) == 1
+        return self.change("UPDATE sessions SET seen = ? WHERE id = ?", (stamp_s(), session)) == 1
 
     def finish(self, session: str) -> None:
         """Note that a session's client has said that it is done. What it said first counts."""
-        self._change(
+        self.change(
             "UPDATE sessions SET finished = ? WHERE id = ? AND finished IS NULL", (stamp_s(), session)
         )
 
-    def sessions(self) -> list[dict[str, Any]]:
-        """Return all sessions, newest first."""
-        found = self._rows("SELECT * FROM sessions ORDER BY created DESC")
-        return [{**dict(row), "about": json.loads(row["about"])} for row in found]
-
     def deserted(self, before: float) -> list[str]:
         """Return the policies with a state whose session is finished, or was heard of last before a moment."""
-        found = self._rows(
+        found = self.rows(
             "SELECT p.id FROM policies p JOIN sessions s ON s.id = p.session WHERE p.removed IS NULL "
             "AND (s.finished IS NOT NULL OR s.seen < ?)",
             (before,),
@@ -84,7 +81,7 @@ class Ledger(Database):
     def forget_sessions(self, before: float) -> int:
         """Forget sessions that ended before a moment and have nothing left to do: their requests, answers and samplers,
         and those of their policies that have no checkpoints. Return how many."""
-        ended = self._rows(
+        ended = self.rows(
             "SELECT id FROM sessions s WHERE COALESCE(finished, seen) < ? AND NOT EXISTS "
             "(SELECT 1 FROM policies p WHERE p.session = s.id AND p.removed IS NULL)",
             (before,),
@@ -92,10 +89,10 @@ class Ledger(Database):
         done = [row["id"] for row in ended if not self.count_unanswered(row["id"])]
         for session in done:
             with self.together():
-                self._change(f"DELETE FROM requests WHERE {_OF_SESSION}", _owners(session))
-                self._change("DELETE FROM samplers WHERE session = ?", (session,))
-                self._change("DELETE FROM sessions WHERE id = ?", (session,))
-        self._change(
+                self.change(f"DELETE FROM requests WHERE {_OF_SESSION}", _owners(session))
+                self.change("DELETE FROM samplers WHERE session = ?", (session,))
+                self.change("DELETE FROM sessions WHERE id = ?", (session,))
+        self.change(
             "DELETE FROM policies WHERE removed IS NOT NULL AND session NOT IN (SELECT id FROM sessions) "
             "AND id NOT IN (SELECT policy FROM checkpoints)"
         )
@@ -106,7 +103,7 @@ class Ledger(Database):
         with self.together():
             found = self.request(request.owner, request.number)
             if found is None:
-                self._change(
+                self.change(
                     "INSERT INTO requests (owner, number, kind, body) VALUES (?, ?, ?, ?)",
                     (request.owner, request.number, request.kind, request.body),
                 )
@@ -118,12 +115,12 @@ class Ledger(Database):
 
     def request(self, owner: str, number: int) -> Request | None:
         """Return a request, None for an unknown one."""
-        row = self._row("SELECT * FROM requests WHERE owner = ? AND number = ?", (owner, number))
+        row = self.row("SELECT * FROM requests WHERE owner = ? AND number = ?", (owner, number))
         return None if row is None else request_of(row)
 
     def after(self, owner: str, number: int) -> list[Request]:
         """Return the requests of an owner with higher numbers, in their order."""
-        found = self._rows(
+        found = self.rows(
             "SELECT * FROM requests WHERE owner = ? AND number > ? ORDER BY number", (owner, number)
         )
         return [request_of(row) for row in found]
@@ -131,14 +128,14 @@ class Ledger(Database):
     def unanswered(self, kinds: tuple[str, ...]) -> list[Request]:
         """Return all requests of some kinds that have no answer yet."""
         marks = ", ".join("?" * len(kinds))
-        found = self._rows(
+        found = self.rows(
             f"SELECT * FROM requests WHERE answer IS NULL AND kind IN ({marks}) ORDER BY rowid", kinds
         )
         return [request_of(row) for row in found]
 
     def count_unanswered(self, session: str) -> int:
         """Return how many requests of a session wait."""
-        return self._count(
+        return self.count(
             f"SELECT COUNT(*) FROM requests WHERE answer IS NULL AND {_OF_SESSION}", _owners(session)
         )
 
@@ -146,12 +143,12 @@ class Ledger(Database):
         """Write a request's answer down. drop_body: it will not be carried out again."""
         with self.together():
             body = ", body = x''" if drop_body else ""
-            self._change(
+            self.change(
                 f"UPDATE requests SET answer = ?, form = ?{body} WHERE owner = ? AND number = ?",
                 (answer, form, request.owner, request.number),
             )
             kept = KEPT_ROWS if request.kind == FORWARD_BACKWARD else KEPT_ANSWERS
-            self._change(
+            self.change(
                 "DELETE FROM requests WHERE owner = ? AND number < ? AND kind = ? AND answer IS NOT NULL "
                 "AND body = x''",
                 (request.owner, request.number - kept, request.kind),
@@ -162,9 +159,9 @@ class Ledger(Database):
         self.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
 
     def add_policy(self, record: PolicyRecord) -> None:
-        self._change(
-            "INSERT INTO policies (id, session, settings, created, used, applied, about, removed) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        self.change(
+            "INSERT INTO policies (id, session, settings, created, used, applied, about, removed, client) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 record.id,
                 record.session,
@@ -174,29 +171,24 @@ class Ledger(Database):
                 record.applied,
                 json.dumps(record.about),
                 record.removed,
+                record.client,
             ),
         )
 
     def policy(self, name: str) -> PolicyRecord | None:
         """Return a policy, None for an unknown one."""
-        row = self._row("SELECT * FROM policies WHERE id = ?", (name,))
+        row = self.row("SELECT * FROM policies WHERE id = ?", (name,))
         return None if row is None else policy_of(row)
-
-    def policies(self) -> list[PolicyRecord]:
-        """Return all policies, newest first."""
-        return [policy_of(row) for row in self._rows("SELECT * FROM policies ORDER BY created DESC")]
 
     def count_trained(self) -> int:
         """Return how many policies have a state that may be trained on."""
-        return self._count("SELECT COUNT(*) FROM policies WHERE removed IS NULL")
+        return self.count("SELECT COUNT(*) FROM policies WHERE removed IS NULL")
 
     def applied(self, policy: str, number: int) -> None:
         """A policy's state file holds what its requests up to `number` have made: none of them is needed again."""
         with self.together():
-            self._change(
-                "UPDATE policies SET applied = ?, used = ? WHERE id = ?", (number, stamp_s(), policy)
-            )
-            self._change(
+            self.change("UPDATE policies SET applied = ?, used = ? WHERE id = ?", (number, stamp_s(), policy))
+            self.change(
                 "UPDATE requests SET body = x'' WHERE owner = ? AND number <= ? AND body != x''",
                 (policy, number),
             )
@@ -205,36 +197,41 @@ class Ledger(Database):
         """A policy has no state any more: of its requests the answers stay, and what waits is answered by `why`, JSON
         of a failure. Its checkpoints stay."""
         with self.together():
-            self._change("UPDATE policies SET removed = ? WHERE id = ?", (stamp_s(), policy))
-            self._change("UPDATE requests SET body = x'' WHERE owner = ? AND body != x''", (policy,))
-            self._change(
+            self.change("UPDATE policies SET removed = ? WHERE id = ?", (stamp_s(), policy))
+            self.change("UPDATE requests SET body = x'' WHERE owner = ? AND body != x''", (policy,))
+            self.change(
                 "UPDATE requests SET answer = ?, form = ? WHERE owner = ? AND answer IS NULL",
                 (why, FAILED, policy),
             )
 
+    def use(self, client: str, steps: int = 0, trained: int = 0, sampled: int = 0) -> None:
+        """Count steps and tokens of a client."""
+        self.change(
+            "INSERT INTO usage (client, day, steps, trained, sampled) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (client, day) DO UPDATE SET steps = steps + excluded.steps, "
+            "trained = trained + excluded.trained, sampled = sampled + excluded.sampled",
+            (client, stamp_s() // DAY_S, steps, trained, sampled),
+        )
+
     def add_sampler(self, name: str, session: str, adapter: str, path: str) -> None:
         """adapter: the folder of its adapter below the server's, "" for the base model. path: what the client named."""
-        self._change(
+        self.change(
             "INSERT OR IGNORE INTO samplers (id, session, adapter, path, created) VALUES (?, ?, ?, ?, ?)",
             (name, session, adapter, path, stamp_s()),
         )
 
     def sampler(self, name: str) -> dict[str, Any] | None:
         """Return `{id, session, adapter, path, created}`, None for an unknown one."""
-        row = self._row("SELECT * FROM samplers WHERE id = ?", (name,))
+        row = self.row("SELECT * FROM samplers WHERE id = ?", (name,))
         return None if row is None else dict(row)
-
-    def samplers(self) -> list[dict[str, Any]]:
-        """Return all samplers, newest first."""
-        return [dict(row) for row in self._rows("SELECT * FROM samplers ORDER BY created DESC")]
 
     def sampled_adapters(self) -> set[str]:
         """Return the adapters that samplers have."""
-        return {row["adapter"] for row in self._rows("SELECT DISTINCT adapter FROM samplers")}
+        return {row["adapter"] for row in self.rows("SELECT DISTINCT adapter FROM samplers")}
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Note a checkpoint, in the place of one of its name."""
-        self._change(
+        self.change(
             "INSERT OR REPLACE INTO checkpoints (policy, kind, name, created, bytes, expires, about, public) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -252,24 +249,24 @@ class Ledger(Database):
     def checkpoints(self, policy: str = "") -> list[Checkpoint]:
         """Return the checkpoints of a policy, or all; newest first."""
         where, values = ("WHERE policy = ?", (policy,)) if policy else ("", ())
-        found = self._rows(f"SELECT * FROM checkpoints {where} ORDER BY created DESC, rowid DESC", values)
+        found = self.rows(f"SELECT * FROM checkpoints {where} ORDER BY created DESC, rowid DESC", values)
         return [checkpoint_of(row) for row in found]
 
     def expired(self, now: float) -> list[Checkpoint]:
         """Return the checkpoints whose time is over."""
         return [
-            checkpoint_of(row) for row in self._rows("SELECT * FROM checkpoints WHERE expires < ?", (now,))
+            checkpoint_of(row) for row in self.rows("SELECT * FROM checkpoints WHERE expires < ?", (now,))
         ]
 
     def checkpoint(self, policy: str, kind: str, name: str) -> Checkpoint | None:
         """Return a checkpoint, None for an unknown one."""
-        row = self._row(
+        row = self.row(
             "SELECT * FROM checkpoints WHERE policy = ? AND kind = ? AND name = ?", (policy, kind, name)
         )
         return None if row is None else checkpoint_of(row)
 
     def remove_checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._change(
+        self.change(
             "DELETE FROM checkpoints WHERE policy = ? AND kind = ? AND name = ?",
             (checkpoint.policy, checkpoint.kind, checkpoint.name),
         )

@@ -58,7 +58,8 @@ def save_for_sampler(checkpoints: Checkpoints, policy: TrainedAdapter, request: 
             ledger.add_checkpoint(replace(checkpoint, bytes=size))
             answer["path"] = checkpoint.path
         else:
-            sampler = f"{record.session}:sample:{message.sampling_session_seq_id}"
+            # No name of a client's own: those are numbers.
+            sampler = f"{record.session}:sample:{record.id.rpartition(':')[2]}-{request.number}"
             ledger.add_sampler(sampler, record.session, adapter, "")
             answer["sampling_session_id"] = sampler
         ledger.answer_json(request, answer)

@@ -27,12 +27,16 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     policy TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, created REAL NOT NULL, bytes INTEGER NOT NULL,
     expires REAL, about TEXT, PRIMARY KEY (policy, kind, name)
 );
+CREATE TABLE IF NOT EXISTS usage (
+    client TEXT NOT NULL, day INTEGER NOT NULL, steps INTEGER NOT NULL, trained INTEGER NOT NULL,
+    sampled INTEGER NOT NULL, PRIMARY KEY (client, day)
+);
 CREATE INDEX IF NOT EXISTS of_session ON policies (session);
 CREATE INDEX IF NOT EXISTS sampler_of_session ON samplers (session);
 """
 ADDED = {
-    "sessions": {"finished": "REAL"},
-    "policies": {"removed": "REAL"},
+    "sessions": {"finished": "REAL", "client": "TEXT NOT NULL DEFAULT ''"},
+    "policies": {"removed": "REAL", "client": "TEXT NOT NULL DEFAULT ''"},
     "checkpoints": {"public": "INTEGER NOT NULL DEFAULT 0"},
 }
 """By table, columns that folders of earlier servers lack."""
@@ -86,6 +90,8 @@ class PolicyRecord:
     about: dict[str, str] | None
     removed: float | None = None
     """When its state was deleted, in seconds since 1970; None while it is trained."""
+    client: str = ""
+    """Whose it is, "" for whoever has the server's token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ def request_of(row: sqlite3.Row) -> Request:
 def policy_of(row: sqlite3.Row) -> PolicyRecord:
     return PolicyRecord(
         row["id"], row["session"], json.loads(row["settings"]), row["applied"], row["created"], row["used"],
-        json.loads(row["about"]), row["removed"],
+        json.loads(row["about"]), row["removed"], row["client"],
     )  # fmt: skip
 
 

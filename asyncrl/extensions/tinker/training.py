@@ -153,7 +153,7 @@ class Training:
             self._step(policy, request)
         elif request.kind == LOAD:
             message = LoadWeights.model_validate_json(request.body)
-            self._load(policy, message)
+            self._load(policy, message, self._record(request).client)
             self._keep(
                 policy, request, {"type": "load_weights", "path": message.path, "model_id": request.owner}
             )
@@ -170,8 +170,10 @@ class Training:
         loaded = "path" in body
         message = (LoadWeights if loaded else CreateModel).model_validate(body)
         policy_id = f"{message.session_id}:train:{message.model_seq_id}"
+        session = self.ledger.session(str(message.session_id))
+        client = "" if session is None else session["client"]
         if isinstance(message, LoadWeights):
-            checkpoint = self.checkpoints.find(message.path, WEIGHTS)
+            checkpoint = self.checkpoints.find(message.path, client, WEIGHTS)
             self._check_name(message.base_model or self.name)
             written = self.checkpoints.settings_file(checkpoint.policy, checkpoint.name).read_text()
             settings = AdapterSettings(**json.loads(written))
@@ -185,11 +187,13 @@ class Training:
         self._make_room()
         policy = self.base.add(settings)
         if isinstance(message, LoadWeights):
-            self._load(policy, message)
+            self._load(policy, message, client)
         policy.save(self.checkpoints.state_file(policy_id, 0))
         now = stamp_s()
         about = {"base_model": self.name, **asdict(settings)}
-        record = PolicyRecord(policy_id, str(message.session_id), about, 0, now, now, message.user_metadata)
+        record = PolicyRecord(
+            policy_id, str(message.session_id), about, 0, now, now, message.user_metadata, None, client
+        )
         answer = {"type": "load_weights" if loaded else "create_model", "model_id": policy_id}
         with self.ledger.together():
             self.ledger.add_policy(record)
@@ -252,9 +256,12 @@ class Training:
     def _forward_backward(self, policy: TrainedAdapter, request: Request) -> None:
         asked = read_request(request.body)
         logprobs, metrics = policy.forward_backward(asked)
-        self.tokens += sum(len(datum.tokens) for datum in asked.data)
+        tokens = sum(len(datum.tokens) for datum in asked.data)
+        self.tokens += tokens
         answer = forward_backward_output(logprobs, metrics)
-        self.ledger.answer(request, answer, PROTO, drop_body=asked.forward_only)
+        with self.ledger.together():
+            self.ledger.use(self._record(request).client, trained=tokens)
+            self.ledger.answer(request, answer, PROTO, drop_body=asked.forward_only)
 
     def _step(self, policy: TrainedAdapter, request: Request) -> None:
         message = OptimStep.model_validate_json(request.body)
@@ -262,20 +269,26 @@ class Training:
             raise InputError("optimizer_params: this server has AdamW alone; give adam_params")
         metrics = policy.step(message.adam_params or AdamParams())
         self.steps += 1
-        self._keep(policy, request, {"metrics": metrics})
+        self._keep(policy, request, {"metrics": metrics}, steps=1)
 
-    def _keep(self, policy: TrainedAdapter, request: Request, answer: dict[str, Any]) -> None:
-        """Write down a policy's new state and the answer to the request that made it."""
+    def _record(self, request: Request) -> PolicyRecord:
+        """Return the policy of a request."""
         record = self.ledger.policy(request.owner)
         assert record is not None
+        return record
+
+    def _keep(self, policy: TrainedAdapter, request: Request, answer: dict[str, Any], steps: int = 0) -> None:
+        """Write down a policy's new state and the answer to the request that made it."""
+        record = self._record(request)
         policy.save(self.checkpoints.state_file(request.owner, request.number))
         with self.ledger.together():
             self.ledger.applied(request.owner, request.number)
+            self.ledger.use(record.client, steps=steps)
             self.ledger.answer_json(request, answer)
         self.checkpoints.state_file(request.owner, record.applied).unlink(missing_ok=True)
 
-    def _load(self, policy: TrainedAdapter, message: LoadWeights) -> None:
-        checkpoint = self.checkpoints.find(message.path, WEIGHTS)
+    def _load(self, policy: TrainedAdapter, message: LoadWeights, client: str) -> None:
+        checkpoint = self.checkpoints.find(message.path, client, WEIGHTS)
         policy.load(self.checkpoints.weights_file(checkpoint.policy, checkpoint.name), message.optimizer)
 
 

@@ -90,7 +90,7 @@ def test_what_was_written_is_there_for_the_next_server(tmp_path):
     first.close()
     again = Ledger(tmp_path)
     assert again.seen("s") and not again.seen("x")
-    assert again.sessions()[0]["about"]["user_metadata"] == {"a": "b"}
+    assert again.session("s")["about"]["user_metadata"] == {"a": "b"}
     assert again.sampler("s:sample:0")["adapter"] == "p/one" and again.sampler("x") is None
     assert again.checkpoints("p") == [Checkpoint("p", "weights", "one", 5.0, 7, 9.0, {"a": "b"})]
     again.close()

@@ -8,6 +8,7 @@ import pytest
 
 from asyncrl.extensions.tinker import server as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
+from asyncrl.extensions.tinker.clients import ClientAccess
 from asyncrl.extensions.tinker.database import FILE
 from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.links import links_of
@@ -76,7 +77,7 @@ def service(base, tmp_path, monkeypatch):
     training = Training(base, Checkpoints(tmp_path / "state", ledger), answers, "tiny", 8, 2)
     ledger.add_session(SESSION, {"user_metadata": None, "display_name": None})
     server = Server(training, Sampling(ledger, answers, base.context), answers, "")
-    app = AppThread(create_tinker_app(server, RUN.access("tinker"), links_of(RUN), None), tmp_path)
+    app = AppThread(create_tinker_app(server, ClientAccess(RUN, {}), links_of(RUN), None), tmp_path)
 
     def works():
         headers = [*AUTHORIZED.items(), ("Content-Type", JSON)]
