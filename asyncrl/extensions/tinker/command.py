@@ -52,6 +52,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.tinker.ledger import Ledger
     from asyncrl.extensions.tinker.links import links_of
     from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel
+    from asyncrl.extensions.tinker.progress import Progress
     from asyncrl.extensions.tinker.sampling import Sampling
     from asyncrl.extensions.tinker.server import Server
     from asyncrl.extensions.tinker.service import create_tinker_app
@@ -69,9 +70,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     keeper = EngineKeeper(options, address.credentials, folder, sampling, base.vocab_size)
     tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
     server = Server(training, sampling, answers, tokenizer, keep_h * 3600.0)
-    app = create_tinker_app(
-        server, ClientAccess(address.credentials, clients), links_of(address.credentials), keeper
-    )
+    access, links = ClientAccess(address.credentials, clients), links_of(address.credentials)
+    app = create_tinker_app(server, access, links, Progress(server, folder, model), keeper)
 
     def serving(url: str) -> None:
         print(

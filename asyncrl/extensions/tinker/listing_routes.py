@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 
 from asyncrl.extensions.tinker.checkpoint_routes import API
 from asyncrl.extensions.tinker.clients import Client
 from asyncrl.extensions.tinker.listings import Page
+from asyncrl.extensions.tinker.progress import CONTENT_TYPE, exposition
 from asyncrl.extensions.tinker.server import Server
 from asyncrl.extensions.tinker.views import shown, state, training_run
 
@@ -68,3 +69,7 @@ def add_listing_routes(app: FastAPI, server: Server, client_of: Callable[[Reques
     @app.get("/state")
     async def all_state() -> dict[str, Any]:
         return state(server)
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(exposition(server), media_type=CONTENT_TYPE)

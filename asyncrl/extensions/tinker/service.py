@@ -23,6 +23,7 @@ from asyncrl.extensions.tinker.clients import KEY_PREFIX, ROLE, Client, ClientAc
 from asyncrl.extensions.tinker.engine import EngineKeeper
 from asyncrl.extensions.tinker.links import Links
 from asyncrl.extensions.tinker.listing_routes import add_listing_routes
+from asyncrl.extensions.tinker.progress import WRITTEN_S, Progress
 from asyncrl.extensions.tinker.server import FinishedError, QuotaError, Server, TooManyError, read
 from asyncrl.extensions.tinker.tables import (
     FORWARD_BACKWARD,
@@ -61,9 +62,9 @@ class KeyHeader:
 
 
 def create_tinker_app(
-    server: Server, access: ClientAccess, links: Links, keeper: EngineKeeper | None
+    server: Server, access: ClientAccess, links: Links, progress: Progress, keeper: EngineKeeper | None
 ) -> FastAPI:
-    """Return the app. links: to files. keeper: of the engine; None where there is one already."""
+    """Return the app. links: to files. progress: for the monitor. keeper: of the engine; None where there is one."""
 
     def client_of(request: Request) -> Client:
         return access.client(caller_of(request))
@@ -80,13 +81,18 @@ def create_tinker_app(
             await asyncio.to_thread(server.tidy)
             await asyncio.sleep(EXPIRY_CHECK_S)
 
-    background: dict[str, Any] = {"training": server.training.run, "expiry": expire}
+    async def tell() -> None:
+        while True:
+            await asyncio.to_thread(progress.write)
+            await asyncio.sleep(WRITTEN_S)
+
+    background: dict[str, Any] = {"training": server.training.run, "expiry": expire, "progress": tell}
     if keeper is not None:
         background["engine"] = keeper.run
     app = create_app(
         "asyncrl tinker",
         access,
-        {"": (ROLE,), "GET /state": ()},
+        {"": (ROLE,), "/state": (), "/metrics": ()},
         max_body_bytes=MAX_BODY_BYTES,
         statuses={TooManyError: 429, FinishedError: 410, QuotaError: 403},
         background=background,

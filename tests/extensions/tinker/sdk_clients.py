@@ -45,5 +45,6 @@ told("sampled", lambda: sampler.sample(prompt, 1, types.SamplingParams(max_token
 other = bob.create_sampling_client(base_model="tiny").result()
 asked = [other.sample(prompt, 1, types.SamplingParams(max_tokens=4, stop=[])) for _ in range(4)]
 found["answered"] = [len(one.result().sequences[0].tokens) for one in asked]
-told("stranger", lambda: tinker.ServiceClient(api_key="tml-nobody-has-this-key"))
+stranger = tinker.ServiceClient(api_key="tml-nobody-has-this-key")
+told("stranger", lambda: stranger.create_sampling_client(base_model="tiny").result())
 json.dump(found, sys.stdout)

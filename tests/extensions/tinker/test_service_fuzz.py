@@ -13,6 +13,7 @@ from asyncrl.extensions.tinker.database import FILE
 from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.links import links_of
 from asyncrl.extensions.tinker.policies import BaseModel
+from asyncrl.extensions.tinker.progress import Progress
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.server import Server
 from asyncrl.extensions.tinker.service import MAX_BODY_BYTES, create_tinker_app
@@ -62,6 +63,7 @@ ROUTES = [
     Route("GET", f"{API}/samplers/ID"),
     Route("GET", f"{API}/sessions/ID"),
     Route("GET", "/state"),
+    Route("GET", "/metrics"),
 ]
 
 
@@ -77,7 +79,12 @@ def service(base, tmp_path, monkeypatch):
     training = Training(base, Checkpoints(tmp_path / "state", ledger), answers, "tiny", 8, 2)
     ledger.add_session(SESSION, {"user_metadata": None, "display_name": None})
     server = Server(training, Sampling(ledger, answers, base.context), answers, "")
-    app = AppThread(create_tinker_app(server, ClientAccess(RUN, {}), links_of(RUN), None), tmp_path)
+    app = AppThread(
+        create_tinker_app(
+            server, ClientAccess(RUN, {}), links_of(RUN), Progress(server, tmp_path / "state", "tiny"), None
+        ),
+        tmp_path,
+    )
 
     def works():
         headers = [*AUTHORIZED.items(), ("Content-Type", JSON)]
