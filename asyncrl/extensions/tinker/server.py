@@ -168,8 +168,8 @@ class Server:
     ) -> dict[str, Any]:
         """Receive a request of a policy; return what names it."""
         record = self.policy(policy, client)
-        if number < 1:
-            raise InputError(f"seq_id: must be at least 1, got {number}")
+        if not 1 <= number < 2**31:
+            raise InputError(f"seq_id: must be from 1 to below 2**31, got {number}")
         asked = Request(policy, number, kind, body)
         if self.is_new(asked):
             if record.removed is not None or self.is_unloading(policy):
