@@ -34,6 +34,7 @@ def post(path, /, **body):
     return Route("POST", f"{API}/{path}", body, (JSON,), MAX_BODY_BYTES)
 
 
+# Those that a policy carries out stand before the one that makes it: what is done in between is no refusal's doing.
 ROUTES = [
     post("client/config", sdk_version="1"),
     post("session_heartbeat", session_id=SESSION),
@@ -47,6 +48,7 @@ ROUTES = [
     post("save_weights", model_id=POLICY, seq_id=901, path="one", ttl_seconds=60),
     post("save_weights_for_sampler", model_id=POLICY, seq_id=902, sampling_session_seq_id=1),
     post("load_weights", model_id=POLICY, seq_id=903, path=f"tinker://{POLICY}/weights/one", optimizer=True),
+    post("save_weights_external", model_id=POLICY, seq_id=904, path="one", ttl_seconds=3600),
     post("create_model", session_id=SESSION, model_seq_id=0, base_model="tiny", lora_config={"rank": 2}),
     post("create_sampling_session", session_id=SESSION, sampling_session_seq_id=0, base_model="tiny"),
     post("asample", sampling_session_id=SAMPLER, seq_id=1, prompt=PROMPT, sampling_params={"max_tokens": 2}),
@@ -59,7 +61,6 @@ ROUTES = [
     Route("GET", f"{API}/training_runs/ID/checkpoints/external_weights/ID/external_weights_urls"),
     Route("GET", f"{API}/files", open=True),
     post("copy_weights", source_path=f"tinker://{POLICY}/weights/one", destination_project_id="p"),
-    post("save_weights_external", model_id=POLICY, seq_id=904, path="one", ttl_seconds=3600),
     Route("GET", f"{API}/samplers/ID"),
     Route("GET", f"{API}/sessions/ID"),
     Route("GET", "/state"),
