@@ -304,6 +304,7 @@ def test_clients_with_keys_have_their_quotas_and_see_what_is_theirs(python, tiny
 KILLED_AT = ("sent 0", "gradient 1", "both 2", "step 3", "both 4")
 
 
+@pytest.mark.timeout(1800)
 def test_a_server_that_is_killed_five_times_ends_where_an_undisturbed_one_does(python, tiny_model, tmp_path):
     server = Server(tmp_path, tiny_model)
     try:
