@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.benchmark_env import benchmark_python
 from tests.credentials import AUTHORIZED, TOKEN
-from tests.waiting import wait_until
+from tests.waiting import START_S, wait_until
 
 pytestmark = pytest.mark.slow
 PACKAGES = (
@@ -28,7 +28,6 @@ PACKAGES = (
 """The SDK, its cookbook, and what they import that is not beside the lock."""
 HERE = Path(__file__).parent
 TOKENS = [5, 6, 7, 8, 9, 4, 3]
-START_S = 240.0
 
 
 class Server:
