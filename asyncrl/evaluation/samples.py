@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from asyncrl.env.parts import PART
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.rows import episode_rows
 from asyncrl.evaluation.suite import Suite
+from asyncrl.file_lock import own
 from asyncrl.jsonfile import read_json
 from asyncrl.textfile import parse_lines
 from asyncrl.types import EXTRACTED, Group, Task
@@ -91,12 +91,7 @@ class SampleFile:
     def __init__(self, folder: Path) -> None:
         """Open or make the file. Raises `ConfigError` where another process adds to it."""
         self.path = folder / FILE
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise ConfigError(f"{self.path}: another evaluation is adding to it") from None
+        self._fd = own(self.path, f"{self.path}: another evaluation is adding to it", os.O_APPEND, 0o644)
         written = self.path.read_bytes()
         whole = written.rfind(b"\n") + 1
         # A line that a kill has torn is played again.

@@ -21,6 +21,10 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     model = need(args.model, "--model", "tinker")
     rank, at_once = whole("--lora-rank", args.lora_rank, 512), whole("--adapters", args.adapters, 64)
+    keep_h = whole("--keep-policies-h", args.keep_policies_h, 24 * 366)
+    from asyncrl.extensions.tinker.clients import ClientAccess, read_keys
+
+    clients = read_keys(Path(args.keys)) if args.keys else {}
     folder = Path(args.state or STATE).resolve()
     from asyncrl.run.model_folder import context_length
 
@@ -46,7 +50,9 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.extensions.tinker.checkpoints import Checkpoints
     from asyncrl.extensions.tinker.engine import EngineKeeper
     from asyncrl.extensions.tinker.ledger import Ledger
+    from asyncrl.extensions.tinker.links import links_of
     from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel
+    from asyncrl.extensions.tinker.progress import Progress
     from asyncrl.extensions.tinker.sampling import Sampling
     from asyncrl.extensions.tinker.server import Server
     from asyncrl.extensions.tinker.service import create_tinker_app
@@ -63,8 +69,9 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     sampling = Sampling(ledger, answers, context)
     keeper = EngineKeeper(options, address.credentials, folder, sampling, base.vocab_size)
     tokenizer = str(Path(model).resolve()) if Path(model).is_dir() else ""
-    server = Server(training, sampling, answers, tokenizer)
-    app = create_tinker_app(server, address.credentials.access("tinker"), keeper)
+    server = Server(training, sampling, answers, tokenizer, keep_h * 3600.0)
+    access, links = ClientAccess(address.credentials, clients), links_of(address.credentials)
+    app = create_tinker_app(server, access, links, Progress(server, folder, model), keeper)
 
     def serving(url: str) -> None:
         print(

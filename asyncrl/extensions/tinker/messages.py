@@ -98,6 +98,17 @@ class SaveForSampler(SaveWeights):
     kind: Literal["snapshot", "inflight"] = "snapshot"
 
 
+class SaveExternal(SaveWeights):
+    path: Annotated[str, Field(pattern=NAME)]
+    age_encryption_recipients: list[str] | None = None
+
+
+class CopyWeights(Message):
+    source_path: str
+    destination_project_id: str | None = None
+    ttl_seconds: int | None = Field(default=None, ge=1)
+
+
 class CreateSampler(Message):
     session_id: Id
     sampling_session_seq_id: Number

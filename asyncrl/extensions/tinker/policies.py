@@ -266,13 +266,14 @@ class TrainedAdapter:
                 on_device = {kind: one.to(parameter.device) for kind, one in state.items() if one is not None}
                 self._adam.state[parameter] = on_device | {"step": state["step"]}
 
-    def write(self, folder: Path) -> int:
-        """Write the adapter alone into a new folder, as peft and vLLM read it; return its bytes."""
+    def write(self, folder: Path, base_model: str) -> int:
+        """Write the adapter alone into a new folder, as peft and vLLM read it; return its bytes. base_model: its name
+        for who reads it."""
         folder.mkdir(parents=True)
         tensors = {name: one.detach().cpu().contiguous() for name, one in self.parameters.items()}
         save_file(tensors, str(folder / TENSORS), metadata={"format": "pt"})
-        write_adapter_config(folder, self.base.lora(self.settings), self.base.path)
-        return (folder / TENSORS).stat().st_size
+        write_adapter_config(folder, self.base.lora(self.settings), base_model)
+        return sum(file.stat().st_size for file in folder.iterdir())
 
     def remove(self) -> None:
         """Take the adapter out of the model. It cannot be used any more."""

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from asyncrl.errors import InfrastructureError, InputError
-from asyncrl.extensions.tinker.ledger import FAILED, PROTO, SAMPLE, Ledger, Request
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import ModelInput, Sample, SamplingParams
+from asyncrl.extensions.tinker.tables import FAILED, PROTO, SAMPLE, Request
 from asyncrl.extensions.tinker.token_extra import SAMPLER, Sampler
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import Sampled, sample_response
@@ -45,9 +46,9 @@ class Sampling:
         for request in self.ledger.unanswered((SAMPLE,)):
             self.submit(request)
 
-    def submit(self, request: Request) -> None:
-        """Carry out a request that has been written down."""
-        task = asyncio.ensure_future(self._carry_out(request))
+    def submit(self, request: Request, message: Sample | None = None) -> None:
+        """Carry out a request that has been written down. message: its body as it was read, if it was."""
+        task = asyncio.ensure_future(self._carry_out(request, message))
         self._tasks[request.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(request.id, None))
 
@@ -69,9 +70,10 @@ class Sampling:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _carry_out(self, request: Request) -> None:
+    async def _carry_out(self, request: Request, message: Sample | None) -> None:
+        tokens = 0
         try:
-            found, form = await self._sample(request), PROTO
+            (found, tokens), form = await self._sample(request, message), PROTO
         except InputError as error:
             found, form = _failure(str(error), "user"), FAILED
         except InfrastructureError as error:
@@ -85,20 +87,29 @@ class Sampling:
             # A bug: its client must hear of it, and the others go on.
             log.exception("request %s", request.id)
             found, form = _failure(f"the server failed: {type(error).__name__}: {error}", "server"), FAILED
-        await asyncio.to_thread(self.ledger.answer, request, found, form, True)
+        await asyncio.to_thread(self._write, request, found, form, tokens)
         self.answers.arrived(request.id)
 
-    async def _sample(self, request: Request) -> bytes:
-        """Return the answer. Raises `InputError`."""
-        message = Sample.model_validate_json(request.body)
+    def _write(self, request: Request, answer: bytes, form: str, tokens: int) -> None:
+        """Write an answer down, and count its tokens."""
+        session = self.ledger.session(request.owner.partition(":")[0])
+        with self.ledger.together():
+            if tokens and session is not None:
+                self.ledger.use(session["client"], sampled=tokens)
+            self.ledger.answer(request, answer, form, drop_body=True)
+
+    async def _sample(self, request: Request, message: Sample | None) -> tuple[bytes, int]:
+        """Return the answer, and how many tokens were sampled. Raises `InputError`."""
+        message = message or Sample.model_validate_json(request.body)
         sampler = self.ledger.sampler(request.owner)
         if sampler is None:
             raise InputError(f"sampling_session_id: there is no sampler {request.owner!r}")
         prompt = prompt_tokens(message.prompt)
         asked = requests_of(message, prompt, request.id, sampler["adapter"], self.context)
         found = await asyncio.gather(*(self._generate(one) for one in asked))
-        self.tokens += sum(len(one.token_ids) for one in found)
-        return answer_of(message, prompt, found)
+        tokens = sum(len(one.token_ids) for one in found)
+        self.tokens += tokens
+        return answer_of(message, prompt, found), tokens
 
     async def _generate(self, request: GenerateRequest) -> Generated:
         """Sample one sequence; an engine that ends meanwhile is waited for. Raises `InputError`, and

@@ -1,42 +1,67 @@
 """What the routes of `service` call: requests are written down, carried out by others, and their answers found.
 
-`training` and `sampling` carry requests out; `ledger` keeps them.
+`training` and `sampling` carry requests out; `ledger` keeps them. A client is told of another's things that they are
+not there.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+import hashlib
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
+from asyncrl.clock import stamp_s
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker import messages
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, WEIGHTS, Checkpoints
-from asyncrl.extensions.tinker.ledger import CREATE, PROTO, SAMPLE, Checkpoint, Ledger, PolicyRecord, Request
+from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, Checkpoints, expiry
+from asyncrl.extensions.tinker.clients import OWNER, Client, visible
+from asyncrl.extensions.tinker.ledger import Ledger
+from asyncrl.extensions.tinker.listings import Listings
 from asyncrl.extensions.tinker.sampling import Sampling
-from asyncrl.extensions.tinker.training import Training
+from asyncrl.extensions.tinker.tables import (
+    CREATE,
+    PROTO,
+    SAMPLE,
+    UNLOAD,
+    UNLOADING,
+    PolicyRecord,
+    Request,
+)
+from asyncrl.extensions.tinker.training import REMOVED, Training
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import MEDIA_TYPE
 from asyncrl.http_checks import JSON, wrong_fields
 
 WAIT_S = 20.0
 """How long an answer is waited for; the SDK gives up after 45 s and asks again."""
+KEEP_S = 24 * 3600.0
+GRACE_S = 900.0
+"""After a server's start, in which clients find it again: what they send is sent again for 300 s."""
 MOST_WAITING = 4096
 """Requests of one session that wait."""
+LARGE_BYTES = 2**16
+"""A body of more is written down while others are answered."""
 T = TypeVar("T", bound=messages.Message)
 
 
 class Server:
     """What the routes call.
 
-    name: of the base model. tokenizer: where clients find its tokenizer, "" for a hub model's own.
+    name: of the base model. tokenizer: where clients find its tokenizer, "" for a hub model's own. keep_s: how long a
+    policy is kept after its client was heard of last.
     """
 
-    def __init__(self, training: Training, sampling: Sampling, answers: Answers, tokenizer: str) -> None:
+    def __init__(
+        self, training: Training, sampling: Sampling, answers: Answers, tokenizer: str, keep_s: float = KEEP_S
+    ) -> None:
         self.training, self.sampling, self.answers, self.tokenizer = training, sampling, answers, tokenizer
+        self.keep_s, self.started = keep_s, stamp_s()
+        self.listings = Listings(self.ledger)
 
     @property
     def name(self) -> str:
@@ -50,73 +75,191 @@ class Server:
     def ledger(self) -> Ledger:
         return self.checkpoints.ledger
 
-    def receive(self, session: str, asked: Request) -> None:
-        """Write a request down and have it carried out. Raises `InputError`, `TooManyError`."""
-        is_new = self.ledger.request(asked.owner, asked.number) is None
-        if is_new and self.ledger.count_unanswered(session) >= MOST_WAITING:
-            raise TooManyError(f"{MOST_WAITING} requests of this session wait already")
-        if self.ledger.receive(asked):
-            (self.sampling if asked.kind == SAMPLE else self.training).submit(asked)
+    async def receive(self, asked: Request, message: messages.Sample | None = None) -> None:
+        """Write a request down and have it carried out. message: of one for samples, as it was read."""
+        if len(asked.body) > LARGE_BYTES:
+            is_new = await asyncio.to_thread(self.ledger.receive, asked)
+        else:
+            is_new = self.ledger.receive(asked)
+        if is_new and asked.kind == SAMPLE:
+            self.sampling.submit(asked, message)
+        elif is_new:
+            self.training.submit(asked)
 
-    def policy(self, name: str) -> PolicyRecord:
+    def is_new(self, asked: Request) -> bool:
+        """Return whether a request has not been received before."""
+        return self.ledger.request(asked.owner, asked.number) is None
+
+    def admit(self, session: str, client: Client) -> None:
+        """Raise `TooManyError` for a new request of a session or client that has too many waiting."""
+        if self.ledger.count_unanswered(session) >= MOST_WAITING:
+            raise TooManyError(f"{MOST_WAITING} requests of this session wait already")
+        most = client.requests_in_flight
+        if most is not None and self.listings.in_flight(client.name) >= most:
+            raise TooManyError(f"{client.name} has {most} requests in flight already (requests_in_flight)")
+
+    def need_tokens(self, client: Client, kind: str) -> None:
+        """Raise `QuotaError` where a client has used up its tokens of today. kind: "trained" or "sampled"."""
+        quota = f"{kind}_tokens_a_day"
+        most, used = getattr(client, quota), getattr(self.listings.today(client.name), kind)
+        if most is not None and used >= most:
+            raise QuotaError(
+                f"{client.name} has used up its {quota}: {used} of {most}; go on after 00:00 UTC, or have it raised in "
+                "the file of --keys"
+            )
+
+    def is_unloading(self, policy: str) -> bool:
+        """Return whether a policy is to be unloaded, or has been."""
+        return self.ledger.request(f"{policy}{UNLOADING}", 0) is not None
+
+    def unload(self, policy: str, client: Client = OWNER) -> dict[str, Any]:
+        """Receive that a policy's state is to be deleted; return what names the request."""
+        self.policy(policy, client)
+        asked = Request(f"{policy}{UNLOADING}", 0, UNLOAD, b"")
+        if self.ledger.receive(asked):
+            self.training.submit(asked)
+        return {"request_id": asked.id, "model_id": policy}
+
+    def unload_deserted(self) -> None:
+        """Have the policies unloaded whose clients are done, or have not been heard of for too long."""
+        for policy in self.ledger.deserted(self.over_before()):
+            if not self.is_unloading(policy):
+                self.unload(policy)
+
+    def over_before(self) -> float:
+        """Return the moment before which a session must have been heard of last to be over. A server that was down is
+        given time to be called again."""
+        now = stamp_s()
+        return now - self.keep_s if now >= self.started + GRACE_S else 0.0
+
+    def tidy(self) -> None:
+        """Delete what nobody can ask for any more."""
+        with self.training.lane:
+            self.checkpoints.tidy(self.over_before())
+
+    def copy(self, message: messages.CopyWeights, client: Client, key: str) -> str:
+        """Copy a checkpoint; return the copy's path. key: that of the request, by which it is done once."""
+        source = self.checkpoints.find(message.source_path, client.name)
+        policy = f"copy-{hashlib.sha256(f'{client.name}:{key}'.encode()).hexdigest()[:32]}"
+        copy = replace(
+            source, policy=policy, created=stamp_s(), expires=expiry(message.ttl_seconds), public=False
+        )
+        if self.ledger.checkpoint(policy, copy.kind, copy.name) is None:
+            made = self.ledger.policy(source.policy)
+            assert made is not None
+            now = copy.created
+            record = PolicyRecord(policy, "", made.settings, 0, now, now, None, now, client.name)
+            with self.training.lane:
+                self.checkpoints.copy(source, copy)
+                with self.ledger.together():
+                    self.ledger.add_policy(record)
+                    self.ledger.add_checkpoint(copy)
+        return copy.path
+
+    def policy(self, name: str, client: Client) -> PolicyRecord:
         """Return a policy. Raises `InputError` for an unknown one."""
         found = self.ledger.policy(name)
-        if found is None:
+        if found is None or not visible(client.name, found.client):
             raise InputError(f"model_id: there is no policy {name!r}")
         return found
 
-    def of_policy(self, policy: str, number: int, kind: str, body: bytes) -> dict[str, Any]:
+    async def of_policy(
+        self, policy: str, number: int, kind: str, body: bytes, client: Client
+    ) -> dict[str, Any]:
         """Receive a request of a policy; return what names it."""
-        record = self.policy(policy)
-        if number < 1:
-            raise InputError(f"seq_id: must be at least 1, got {number}")
+        record = self.policy(policy, client)
+        if not 1 <= number < 2**31:
+            raise InputError(f"seq_id: must be from 1 to below 2**31, got {number}")
         asked = Request(policy, number, kind, body)
-        self.receive(record.session, asked)
+        if self.is_new(asked):
+            if record.removed is not None or self.is_unloading(policy):
+                raise InputError(f"model_id: {policy} {REMOVED}")
+            self.need_tokens(client, "trained")
+            self.admit(record.session, client)
+        await self.receive(asked)
         return {"request_id": asked.id, "model_id": policy}
 
-    def creating(self, session: str, slot: int, body: bytes) -> dict[str, Any]:
+    async def creating(self, session: str, slot: int, body: bytes, client: Client) -> dict[str, Any]:
         """Receive a request that makes a policy."""
-        self.need_session(session)
+        self.need_session(session, client)
         asked = Request(f"{session}:create:{slot}", 0, CREATE, body)
-        self.receive(session, asked)
+        if self.is_new(asked):
+            self.need_unfinished(session)
+            most = client.training_clients
+            if most is not None and self.listings.trained_at_once(client.name) >= most:
+                raise QuotaError(
+                    f"{client.name} has {most} training clients already (training_clients); end one by "
+                    "service.close('success') or unload_model"
+                )
+            self.admit(session, client)
+        await self.receive(asked)
         return {"request_id": asked.id}
 
-    def need_session(self, session: str) -> None:
+    def need_session(self, session: str, client: Client) -> None:
         """Note that a session's client is there. Raises `InputError` for an unknown one."""
-        if not self.ledger.seen(session):
-            raise InputError(f"session_id: there is no session {session!r}")
+        self.session(session, client)
+        self.ledger.seen(session)
 
-    def sampler_of(self, message: messages.CreateSampler) -> str:
+    def session(self, name: str, client: Client) -> dict[str, Any]:
+        """Return a session. Raises `InputError` for an unknown one."""
+        found = self.ledger.session(name)
+        if found is None or not visible(client.name, found["client"]):
+            raise InputError(f"session_id: there is no session {name!r}")
+        return found
+
+    def need_unfinished(self, session: str) -> None:
+        """Raise `FinishedError` for a session that is finished."""
+        if (found := self.ledger.session(session)) is not None and found["finished"] is not None:
+            raise FinishedError(f"session_id: session {session} is finished; begin another")
+
+    def sampler(self, name: str, client: Client) -> dict[str, Any]:
+        """Return a sampler. Raises `InputError` for an unknown one."""
+        found = self.ledger.sampler(name)
+        session = None if found is None else self.ledger.session(found["session"])
+        if found is None or session is None or not visible(client.name, session["client"]):
+            raise InputError(f"sampling_session_id: there is no sampler {name!r}")
+        return found
+
+    def sampler_of(self, message: messages.CreateSampler, client: Client) -> str:
         """Make a sampler, of a checkpoint or the base model; return its name. Raises `InputError`."""
-        self.need_session(message.session_id)
+        self.need_session(message.session_id, client)
         name, adapter = f"{message.session_id}:sample:{message.sampling_session_seq_id}", ""
+        if self.ledger.sampler(name) is not None:
+            return name
+        self.need_unfinished(message.session_id)
         if message.model_path is not None:
-            checkpoint = self.checkpoints.find(message.model_path, SAMPLER_WEIGHTS)
+            checkpoint = self.checkpoints.find(message.model_path, client.name, SAMPLER_WEIGHTS)
             adapter = self.checkpoints.adapter(checkpoint)
         elif message.base_model is not None and message.base_model != self.name:
             raise InputError(f"base_model: this server has {self.name!r}, got {message.base_model!r}")
         self.ledger.add_sampler(name, message.session_id, adapter, message.model_path or "")
         return name
 
-    def sample(self, body: bytes) -> dict[str, Any]:
+    async def sample(self, body: bytes, client: Client) -> dict[str, Any]:
         """Receive a request for samples."""
         message = read(messages.Sample, body)
         if message.sampling_session_id is None or message.seq_id is None:
             raise InputError("sampling_session_id, seq_id: must be given")
-        sampler = self.ledger.sampler(message.sampling_session_id)
-        if sampler is None:
-            raise InputError(f"sampling_session_id: there is no sampler {message.sampling_session_id!r}")
+        sampler = self.sampler(message.sampling_session_id, client)
         asked = Request(message.sampling_session_id, message.seq_id, SAMPLE, body)
-        self.receive(sampler["session"], asked)
+        if self.is_new(asked):
+            self.need_tokens(client, "sampled")
+            self.admit(sampler["session"], client)
+        await self.receive(asked, message)
         names = [f"{asked.id}/{index}" for index in range(message.num_samples)]
         return {"request_id": asked.id, "sample_sequence_ids": names}
 
-    async def retrieve(self, request_id: str) -> Response:
+    def is_own(self, request_id: str, client: Client) -> bool:
+        """Return whether a client may know of a request: those of its sessions."""
+        session = self.ledger.session(request_id.partition(":")[0])
+        return session is not None and visible(client.name, session["client"])
+
+    async def retrieve(self, request_id: str, client: Client) -> Response:
         """Return a request's answer, 408 where there is none within `WAIT_S`, 410 for an unknown one."""
         owner, _, number = request_id.rpartition("/")
         if not number.isdecimal() or len(number) > 18:
             raise InputError(f"request_id: {request_id!r} names no request")
-        found = self.ledger.request(owner, int(number))
+        found = self.ledger.request(owner, int(number)) if self.is_own(request_id, client) else None
         if found is not None and found.answer is None:
             await self.answers.wait(request_id, WAIT_S)
             found = self.ledger.request(owner, int(number))
@@ -127,58 +270,22 @@ class Server:
             return JSONResponse(waiting, 408)
         return Response(found.answer, media_type=MEDIA_TYPE if found.form == PROTO else JSON)
 
-    def info(self, policy: str) -> dict[str, Any]:
-        """Return what the SDK asks of a policy."""
-        record = self.policy(policy)
-        model = {"arch": self.training.base.architecture, "model_name": self.name}
-        if self.tokenizer:
-            model["tokenizer_id"] = self.tokenizer
-        return {
-            "type": "get_info",
-            "model_data": model,
-            "model_id": policy,
-            "model_name": self.name,
-            "is_lora": True,
-            "lora_rank": record.settings["rank"],
-        }
+    def cancel(self, request_id: str, client: Client) -> None:
+        """Give a request for samples up."""
+        if self.is_own(request_id, client):
+            self.sampling.cancel(request_id)
 
-    def run_of(self, record: PolicyRecord) -> dict[str, Any]:
-        """Return a policy as the SDK's `TrainingRun`."""
-        own = self.ledger.checkpoints(record.id)
-        newest = {
-            kind: next((shown(one) for one in own if one.kind == kind), None)
-            for kind in (WEIGHTS, SAMPLER_WEIGHTS)
-        }
-        return {
-            "training_run_id": record.id,
-            "base_model": record.settings["base_model"],
-            "model_owner": "local",
-            "is_lora": True,
-            "lora_rank": record.settings["rank"],
-            "last_request_time": moment(record.used),
-            "last_checkpoint": newest[WEIGHTS],
-            "last_sampler_checkpoint": newest[SAMPLER_WEIGHTS],
-            "user_metadata": record.about,
-        }
 
-    def state(self) -> dict[str, Any]:
-        """Return what the server does, for people and programs that watch it."""
-        return {
-            "model": self.name,
-            "sessions": len(self.ledger.sessions()),
-            "policies": len(self.ledger.policies()),
-            "policies_in_memory": len(self.training.active),
-            "training_requests_waiting": self.training.num_waiting,
-            "sampling_requests_waiting": self.sampling.num_waiting,
-            "steps": self.training.steps,
-            "tokens_trained": self.training.tokens,
-            "tokens_sampled": self.sampling.tokens,
-            "engine_serves": self.sampling.engine is not None,
-        }
+class FinishedError(InputError):
+    """A session is finished."""
+
+
+class QuotaError(InputError):
+    """A client has all that it may have; the same request again does not help."""
 
 
 class TooManyError(InputError):
-    """A session has too many requests waiting; it is to send this one again."""
+    """A session or client has too many requests waiting; it is to send this one again."""
 
 
 def read(kind: type[T], body: bytes) -> T:
@@ -187,21 +294,3 @@ def read(kind: type[T], body: bytes) -> T:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise InputError(wrong_fields(error.errors())) from error
-
-
-def moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()
-
-
-def shown(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return a checkpoint as the SDK's."""
-    return {
-        "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
-        "checkpoint_type": "sampler" if checkpoint.kind == SAMPLER_WEIGHTS else "training",
-        "time": moment(checkpoint.created),
-        "tinker_path": checkpoint.path,
-        "size_bytes": checkpoint.bytes,
-        "public": False,
-        "user_metadata": checkpoint.about,
-        "expires_at": None if checkpoint.expires is None else moment(checkpoint.expires),
-    }

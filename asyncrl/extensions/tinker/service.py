@@ -10,40 +10,39 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from asyncrl.credentials import Access
 from asyncrl.errors import InputError
-from asyncrl.extensions.tinker import messages
-from asyncrl.extensions.tinker.checkpoints import expiry
+from asyncrl.extensions.tinker import messages, views
+from asyncrl.extensions.tinker.checkpoint_routes import API, FILES, add_checkpoint_routes
+from asyncrl.extensions.tinker.clients import KEY_PREFIX, ROLE, Client, ClientAccess
 from asyncrl.extensions.tinker.engine import EngineKeeper
-from asyncrl.extensions.tinker.ledger import (
+from asyncrl.extensions.tinker.links import Links
+from asyncrl.extensions.tinker.listing_routes import add_listing_routes
+from asyncrl.extensions.tinker.progress import WRITTEN_S, Progress
+from asyncrl.extensions.tinker.server import FinishedError, QuotaError, Server, TooManyError, read
+from asyncrl.extensions.tinker.tables import (
     FORWARD_BACKWARD,
     LOAD,
     OPTIM_STEP,
     SAVE,
+    SAVE_EXTERNAL,
     SAVE_FOR_SAMPLER,
-    Checkpoint,
 )
-from asyncrl.extensions.tinker.server import Server, TooManyError, read, shown
 from asyncrl.extensions.tinker.wire import MEDIA_TYPE, request_head
-from asyncrl.services.http.app import OPEN_PATHS, create_app
+from asyncrl.services.http.app import OPEN_PATHS, caller_of, create_app
 
-API = "/api/v1"
-KEY_PREFIX = b"tml-"
-"""The SDK sends no key that begins otherwise."""
 EXPIRY_CHECK_S = 60.0
 MAX_BODY_BYTES = 64 * 2**20
-LIMIT = 100
 UNEMBEDDING = (
     "this server trains adapters of attention and MLP layers and leaves the unembedding (train_unembed)"
 )
-Handler = Callable[[bytes], Awaitable[Any]]
+Handler = Callable[[bytes, Client], Awaitable[Any]]
+ClientOf = Callable[[Request], Client]
 
 
 class KeyHeader:
@@ -55,15 +54,20 @@ class KeyHeader:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             given = dict(scope["headers"]).get(b"x-api-key", b"")
-            if given.startswith(KEY_PREFIX):
+            if given.startswith(KEY_PREFIX.encode()):
                 others = [one for one in scope["headers"] if one[0] not in (b"authorization", b"x-api-key")]
-                token = (b"authorization", b"Bearer " + given.removeprefix(KEY_PREFIX))
+                token = (b"authorization", b"Bearer " + given.removeprefix(KEY_PREFIX.encode()))
                 scope = {**scope, "headers": [*others, token]}
         await self.app(scope, receive, send)
 
 
-def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | None) -> FastAPI:
-    """Return the app. keeper: of the engine; None where there is one already."""
+def create_tinker_app(
+    server: Server, access: ClientAccess, links: Links, progress: Progress, keeper: EngineKeeper | None
+) -> FastAPI:
+    """Return the app. links: to files. progress: for the monitor. keeper: of the engine; None where there is one."""
+
+    def client_of(request: Request) -> Client:
+        return access.client(caller_of(request))
 
     @asynccontextmanager
     async def sampling() -> AsyncIterator[None]:
@@ -73,36 +77,44 @@ def create_tinker_app(server: Server, access: Access, keeper: EngineKeeper | Non
 
     async def expire() -> None:
         while True:
-            await asyncio.to_thread(server.checkpoints.remove_expired)
+            server.unload_deserted()
+            await asyncio.to_thread(server.tidy)
             await asyncio.sleep(EXPIRY_CHECK_S)
 
-    background: dict[str, Any] = {"training": server.training.run, "expiry": expire}
+    async def tell() -> None:
+        while True:
+            await asyncio.to_thread(progress.write)
+            await asyncio.sleep(WRITTEN_S)
+
+    background: dict[str, Any] = {"training": server.training.run, "expiry": expire, "progress": tell}
     if keeper is not None:
         background["engine"] = keeper.run
     app = create_app(
         "asyncrl tinker",
         access,
+        {"": (ROLE,), "/state": (), "/metrics": ()},
         max_body_bytes=MAX_BODY_BYTES,
-        statuses={TooManyError: 429},
+        statuses={TooManyError: 429, FinishedError: 410, QuotaError: 403},
         background=background,
         lifespan=sampling,
-        open_paths={*OPEN_PATHS, f"{API}/healthz"},
+        open_paths={*OPEN_PATHS, f"{API}/healthz", f"{API}/{FILES}"},
         binary_types=(MEDIA_TYPE,),
     )
     app.add_middleware(KeyHeader)
-    _add_session_routes(app, server)
-    _add_training_routes(app, server)
-    _add_sampling_routes(app, server)
-    _add_listing_routes(app, server)
+    _add_session_routes(app, server, client_of)
+    _add_training_routes(app, server, client_of)
+    _add_sampling_routes(app, server, client_of)
+    add_listing_routes(app, server, client_of)
+    add_checkpoint_routes(app, server, links, client_of)
     return app
 
 
-def _post(app: FastAPI, handlers: Mapping[str, Handler]) -> None:
-    """Answer `POST path` by what its handler makes of the body: a response, or an object for JSON."""
+def _post(app: FastAPI, client_of: ClientOf, handlers: Mapping[str, Handler]) -> None:
+    """Answer `POST path` by what its handler makes of the body and its sender: a response, or an object for JSON."""
 
     def answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            found = await handler(await request.body())
+            found = await handler(await request.body(), client_of(request))
             return found if isinstance(found, Response) else JSONResponse(found)
 
         return answer
@@ -111,41 +123,37 @@ def _post(app: FastAPI, handlers: Mapping[str, Handler]) -> None:
         app.add_api_route(f"{API}/{path}", answering(handler), methods=["POST"])
 
 
-def _add_session_routes(app: FastAPI, server: Server) -> None:
-    async def config(body: bytes) -> Any:
+def _add_session_routes(app: FastAPI, server: Server, client_of: ClientOf) -> None:
+    async def config(body: bytes, client: Client) -> Any:
         return {
             "parallel_fwdbwd_chunks": True,
             "proto_compress_fwdbwd": False,
             "sample_use_retrieve_futures": False,
         }
 
-    async def dynamic_config(body: bytes) -> Any:
+    async def dynamic_config(body: bytes, client: Client) -> Any:
         return {"sample_cancel_enabled": True}
 
-    async def create_session(body: bytes) -> Any:
+    async def create_session(body: bytes, client: Client) -> Any:
         message = read(messages.CreateSession, body)
         name = uuid.uuid4().hex
-        server.ledger.add_session(name, message.model_dump())
+        server.ledger.add_session(name, message.model_dump(), client.name)
         return {"type": "create_session", "session_id": name, "info_message": UNEMBEDDING}
 
-    async def heartbeat(body: bytes) -> Any:
-        server.need_session(read(messages.Session, body).session_id)
+    async def heartbeat(body: bytes, client: Client) -> Any:
+        session = read(messages.Session, body).session_id
+        server.need_session(session, client)
+        server.need_unfinished(session)
         return {"type": "session_heartbeat"}
 
-    async def telemetry(body: bytes) -> Any:
+    async def telemetry(body: bytes, client: Client) -> Any:
         return {"status": "accepted"}
 
-    async def weights_info(body: bytes) -> Any:
-        checkpoint = server.checkpoints.find(read(messages.Path, body).tinker_path)
-        settings = server.policy(checkpoint.policy).settings
-        return {
-            "base_model": settings["base_model"],
-            "is_lora": True,
-            "lora_rank": settings["rank"],
-            "train_unembed": False,
-            "train_mlp": settings["mlp"],
-            "train_attn": settings["attention"],
-        }
+    async def weights_info(body: bytes, client: Client) -> Any:
+        checkpoint = server.checkpoints.find(read(messages.Path, body).tinker_path, client.name)
+        record = server.ledger.policy(checkpoint.policy)
+        assert record is not None
+        return views.weights_info(record)
 
     handlers = {
         "client/config": config,
@@ -155,7 +163,7 @@ def _add_session_routes(app: FastAPI, server: Server) -> None:
         "telemetry": telemetry,
         "weights_info": weights_info,
     }
-    _post(app, handlers)
+    _post(app, client_of, handlers)
 
     @app.get(f"{API}/healthz")
     async def healthz() -> dict[str, str]:
@@ -172,47 +180,58 @@ def _add_session_routes(app: FastAPI, server: Server) -> None:
         return {"supported_models": [model]}
 
     @app.post(f"{API}/sessions/{{session}}/finish")
-    async def finish(session: str) -> dict[str, Any]:
-        server.need_session(session)
+    async def finish(session: str, request: Request) -> dict[str, Any]:
+        server.need_session(session, client_of(request))
+        server.ledger.finish(session)
+        server.unload_deserted()
         return {}
 
 
-def _add_training_routes(app: FastAPI, server: Server) -> None:
-    async def create_model(body: bytes) -> Any:
+def _add_training_routes(app: FastAPI, server: Server, client_of: ClientOf) -> None:
+    async def create_model(body: bytes, client: Client) -> Any:
         message = read(messages.CreateModel, body)
-        return server.creating(message.session_id, message.model_seq_id, body)
+        return await server.creating(message.session_id, message.model_seq_id, body, client)
 
-    async def load_weights(body: bytes) -> Any:
+    async def load_weights(body: bytes, client: Client) -> Any:
         message = read(messages.LoadWeights, body)
         if message.model_id is not None and message.seq_id is not None:
-            return server.of_policy(message.model_id, message.seq_id, LOAD, body)
+            return await server.of_policy(message.model_id, message.seq_id, LOAD, body, client)
         if message.session_id is not None and message.model_seq_id is not None:
-            return server.creating(message.session_id, message.model_seq_id, body)
+            return await server.creating(message.session_id, message.model_seq_id, body, client)
         raise InputError("model_id and seq_id, or session_id and model_seq_id: must be given")
 
-    async def forward_backward(body: bytes) -> Any:
+    async def forward_backward(body: bytes, client: Client) -> Any:
         policy, number = request_head(body)
-        return server.of_policy(policy, number, FORWARD_BACKWARD, body)
+        return await server.of_policy(policy, number, FORWARD_BACKWARD, body, client)
 
-    async def optim_step(body: bytes) -> Any:
+    async def optim_step(body: bytes, client: Client) -> Any:
         message = read(messages.OptimStep, body)
-        return server.of_policy(message.model_id, message.seq_id, OPTIM_STEP, body)
+        return await server.of_policy(message.model_id, message.seq_id, OPTIM_STEP, body, client)
 
-    async def save_weights(body: bytes) -> Any:
+    async def save_weights(body: bytes, client: Client) -> Any:
         message = read(messages.SaveWeights, body)
-        return server.of_policy(message.model_id, message.seq_id, SAVE, body)
+        return await server.of_policy(message.model_id, message.seq_id, SAVE, body, client)
 
-    async def save_for_sampler(body: bytes) -> Any:
+    async def save_for_sampler(body: bytes, client: Client) -> Any:
         message = read(messages.SaveForSampler, body)
         if message.path is None and message.sampling_session_seq_id is None:
             raise InputError("path or sampling_session_seq_id: must be given")
-        return server.of_policy(message.model_id, message.seq_id, SAVE_FOR_SAMPLER, body)
+        # The SDK counts this one on each time that it sends a request again, which is the same request nevertheless.
+        body = message.model_dump_json(exclude={"sampling_session_seq_id"}).encode()
+        return await server.of_policy(message.model_id, message.seq_id, SAVE_FOR_SAMPLER, body, client)
 
-    async def get_info(body: bytes) -> Any:
-        return server.info(read(messages.OfModel, body).model_id)
+    async def unload(body: bytes, client: Client) -> Any:
+        return server.unload(read(messages.OfModel, body).model_id, client)
 
-    async def retrieve(body: bytes) -> Any:
-        return await server.retrieve(read(messages.Retrieve, body).request_id)
+    async def save_external(body: bytes, client: Client) -> Any:
+        message = read(messages.SaveExternal, body)
+        return await server.of_policy(message.model_id, message.seq_id, SAVE_EXTERNAL, body, client)
+
+    async def get_info(body: bytes, client: Client) -> Any:
+        return views.info(server, server.policy(read(messages.OfModel, body).model_id, client))
+
+    async def retrieve(body: bytes, client: Client) -> Any:
+        return await server.retrieve(read(messages.Retrieve, body).request_id, client)
 
     handlers = {
         "create_model": create_model,
@@ -221,22 +240,24 @@ def _add_training_routes(app: FastAPI, server: Server) -> None:
         "optim_step": optim_step,
         "save_weights": save_weights,
         "save_weights_for_sampler": save_for_sampler,
+        "save_weights_external": save_external,
+        "unload_model": unload,
         "get_info": get_info,
         "retrieve_future": retrieve,
     }
-    _post(app, handlers)
+    _post(app, client_of, handlers)
 
 
-def _add_sampling_routes(app: FastAPI, server: Server) -> None:
-    async def create(body: bytes) -> Any:
-        name = server.sampler_of(read(messages.CreateSampler, body))
+def _add_sampling_routes(app: FastAPI, server: Server, client_of: ClientOf) -> None:
+    async def create(body: bytes, client: Client) -> Any:
+        name = server.sampler_of(read(messages.CreateSampler, body), client)
         return {"type": "create_sampling_session", "sampling_session_id": name}
 
-    async def sample(body: bytes) -> Any:
-        return server.sample(body)
+    async def sample(body: bytes, client: Client) -> Any:
+        return await server.sample(body, client)
 
-    async def cancel(body: bytes) -> Any:
-        server.sampling.cancel(read(messages.Retrieve, body).request_id)
+    async def cancel(body: bytes, client: Client) -> Any:
+        server.cancel(read(messages.Retrieve, body).request_id, client)
         return {}
 
     handlers = {
@@ -244,70 +265,9 @@ def _add_sampling_routes(app: FastAPI, server: Server) -> None:
         "asample": sample,
         "cancel_future": cancel,
     }
-    _post(app, handlers)
+    _post(app, client_of, handlers)
 
     @app.get(f"{API}/samplers/{{name}}")
-    async def sampler(name: str) -> dict[str, Any]:
-        found = server.ledger.sampler(name)
-        if found is None:
-            raise InputError(f"there is no sampler {name!r}")
+    async def sampler(name: str, request: Request) -> dict[str, Any]:
+        found = server.sampler(name, client_of(request))
         return {"sampler_id": name, "base_model": server.name, "model_path": found["path"] or None}
-
-
-def _add_listing_routes(app: FastAPI, server: Server) -> None:
-    def page(found: list[Any], limit: int, offset: int) -> tuple[list[Any], dict[str, int]]:
-        limit, offset = max(0, limit), max(0, offset)
-        return found[offset : offset + limit], {"offset": offset, "limit": limit, "total_count": len(found)}
-
-    @app.get(f"{API}/training_runs")
-    async def runs(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
-        found, cursor = page(server.ledger.policies(), limit, offset)
-        return {"training_runs": [server.run_of(one) for one in found], "cursor": cursor}
-
-    @app.get(f"{API}/training_runs/{{policy}}")
-    async def run(policy: str) -> dict[str, Any]:
-        return server.run_of(server.policy(policy))
-
-    @app.get(f"{API}/training_runs/{{policy}}/checkpoints")
-    async def checkpoints_of(policy: str) -> dict[str, Any]:
-        return {"checkpoints": [shown(one) for one in server.ledger.checkpoints(server.policy(policy).id)]}
-
-    @app.get(f"{API}/checkpoints")
-    async def checkpoints(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
-        found, cursor = page(server.ledger.checkpoints(), limit, offset)
-        return {"checkpoints": [shown(one) for one in found], "cursor": cursor}
-
-    def one(policy: str, kind: str, name: str) -> Checkpoint:
-        return server.checkpoints.find(f"tinker://{policy}/{kind}/{name}")
-
-    @app.delete(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}")
-    async def delete(policy: str, kind: str, name: str) -> Response:
-        server.checkpoints.remove(one(policy, kind, name))
-        return Response(status_code=204)
-
-    @app.put(f"{API}/training_runs/{{policy}}/checkpoints/{{kind}}/{{name}}/ttl")
-    async def set_ttl(policy: str, kind: str, name: str, request: Request) -> Response:
-        message, found = read(messages.TimeToLive, await request.body()), one(policy, kind, name)
-        server.ledger.add_checkpoint(replace(found, expires=expiry(message.ttl_seconds)))
-        return Response(status_code=204)
-
-    @app.get(f"{API}/sessions")
-    async def sessions(limit: int = LIMIT, offset: int = 0) -> dict[str, Any]:
-        found, _ = page(server.ledger.sessions(), limit, offset)
-        return {"sessions": [session["id"] for session in found]}
-
-    @app.get(f"{API}/sessions/{{session}}")
-    async def session_of(session: str) -> dict[str, Any]:
-        about = next((found["about"] for found in server.ledger.sessions() if found["id"] == session), None)
-        if about is None:
-            raise InputError(f"there is no session {session!r}")
-        return {
-            "training_run_ids": [found.id for found in server.ledger.policies() if found.session == session],
-            "sampler_ids": [found["id"] for found in server.ledger.samplers() if found["session"] == session],
-            "user_metadata": about["user_metadata"],
-            "display_name": about["display_name"],
-        }
-
-    @app.get("/state")
-    async def state() -> dict[str, Any]:
-        return server.state()

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import shutil
+import threading
 from collections import OrderedDict
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -23,38 +23,43 @@ import xxhash
 from asyncrl.clock import stamp_s
 from asyncrl.disk import FAULTS
 from asyncrl.errors import InputError
-from asyncrl.extensions.tinker.checkpoints import SAMPLER_WEIGHTS, SNAPSHOT, WEIGHTS, Checkpoints, expiry
-from asyncrl.extensions.tinker.ledger import (
-    CREATE,
-    FAILED,
-    FORWARD_BACKWARD,
-    JSON,
-    LOAD,
-    OPTIM_STEP,
-    PROTO,
-    SAVE,
-    SAVE_FOR_SAMPLER,
-    Checkpoint,
-    Ledger,
-    PolicyRecord,
-    Request,
-)
+from asyncrl.extensions.tinker.checkpoints import WEIGHTS, Checkpoints
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import (
     AdamParams,
     CreateModel,
     LoadWeights,
     LoraSettings,
     OptimStep,
-    SaveForSampler,
-    SaveWeights,
 )
 from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel, TrainedAdapter
+from asyncrl.extensions.tinker.queue import Queue
+from asyncrl.extensions.tinker.saving import save_external, save_for_sampler, save_weights
+from asyncrl.extensions.tinker.tables import (
+    CREATE,
+    FAILED,
+    FORWARD_BACKWARD,
+    LOAD,
+    OPTIM_STEP,
+    PROTO,
+    SAVE,
+    SAVE_EXTERNAL,
+    SAVE_FOR_SAMPLER,
+    UNLOAD,
+    UNLOADING,
+    PolicyRecord,
+    Request,
+)
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import forward_backward_output, read_request
 
 log = logging.getLogger("asyncrl.tinker")
 
-KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, LOAD)
+KINDS = (CREATE, FORWARD_BACKWARD, OPTIM_STEP, SAVE, SAVE_FOR_SAMPLER, SAVE_EXTERNAL, LOAD, UNLOAD)
+REMOVED = (
+    "was unloaded, or its client was not heard of for too long (--keep-policies-h), and has no state any more; go on "
+    "from a checkpoint"
+)
 DEFAULT_RANK = 32
 
 
@@ -79,10 +84,9 @@ class Training:
         self.steps = self.tokens = 0
         self.active: OrderedDict[str, TrainedAdapter] = OrderedDict()
         """The policies in memory, the one used last at the end."""
-        self._reached: dict[str, int] = {}
-        """By policy, the newest request that was carried out."""
-        self._waiting: OrderedDict[str, dict[int, Request]] = OrderedDict()
-        """By owner, the requests to be carried out, by their numbers. The first owner is next."""
+        self.lane = threading.Lock()
+        """Held while a request is carried out, or files are tidied up."""
+        self.queue = Queue(self.ledger)
         self._more = asyncio.Event()
         for request in self.ledger.unanswered(KINDS):
             self.submit(request)
@@ -93,54 +97,24 @@ class Training:
 
     def submit(self, request: Request) -> None:
         """Queue a request that has been written down."""
-        self._waiting.setdefault(request.owner, {})[request.number] = request
+        self.queue.add(request)
         self._more.set()
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that are not carried out yet."""
-        return sum(map(len, self._waiting.values()))
 
     async def run(self) -> None:
         """Carry out requests for ever."""
         while True:
-            if (request := self.next()) is None:
+            if (request := self.queue.next()) is None:
                 self._more.clear()
                 await self._more.wait()
                 continue
             await asyncio.to_thread(self.carry_out, request)
             self.answers.arrived(request.id)
 
-    def next(self) -> Request | None:
-        """Take the next request from the queue: of the owners in turn. None while none may be carried out."""
-        for owner in list(self._waiting):
-            requests = self._waiting[owner]
-            self._waiting.move_to_end(owner)
-            first = next(iter(requests.values()))
-            number = 0 if first.kind == CREATE else self._last(owner) + 1
-            if (request := requests.pop(number, None)) is not None:
-                if not requests:
-                    del self._waiting[owner]
-                return request
-        return None
-
-    def _last(self, policy: str) -> int:
-        """Return the newest request of a policy that was carried out: by its state file, or by later answers."""
-        if policy not in self._reached:
-            record = self.ledger.policy(policy)
-            assert record is not None
-            reached = record.applied
-            for request in self.ledger.after(policy, reached):
-                if request.number != reached + 1 or request.answer is None:
-                    break
-                reached = request.number
-            self._reached[policy] = reached
-        return self._reached[policy]
-
     def carry_out(self, request: Request) -> None:
         """Carry out one request, and write its answer down with its effect."""
         try:
-            self._done(request)
+            with self.lane:
+                self._done(request)
         except InputError as error:
             self._fail(request, str(error), "user")
         except torch.OutOfMemoryError as error:
@@ -154,8 +128,7 @@ class Training:
             log.exception("request %s", request.id)
             self._forget(request.owner)
             self._fail(request, f"the server failed: {type(error).__name__}: {error}", "server")
-        if request.kind != CREATE:
-            self._reached[request.owner] = request.number
+        self.queue.done(request)
 
     def _forget(self, policy: str) -> None:
         """Take a policy out of memory, where a request that failed may have left half of its effect: it is read again
@@ -164,12 +137,14 @@ class Training:
             half.remove()
 
     def _fail(self, request: Request, reason: str, category: str) -> None:
-        answer = json.dumps({"error": reason, "category": category}).encode()
-        self.ledger.answer(request, answer, FAILED, drop_body=True)
+        self.ledger.answer(request, _failure(reason, category), FAILED, drop_body=True)
 
     def _done(self, request: Request) -> None:
         if request.kind == CREATE:
             self._create(request)
+            return
+        if request.kind == UNLOAD:
+            self._unload(request)
             return
         policy = self._activated(request.owner)
         if request.kind == FORWARD_BACKWARD:
@@ -178,14 +153,16 @@ class Training:
             self._step(policy, request)
         elif request.kind == LOAD:
             message = LoadWeights.model_validate_json(request.body)
-            self._load(policy, message)
+            self._load(policy, message, self._record(request).client)
             self._keep(
                 policy, request, {"type": "load_weights", "path": message.path, "model_id": request.owner}
             )
         elif request.kind == SAVE:
-            self._save(policy, request)
+            save_weights(self.checkpoints, policy, request)
+        elif request.kind == SAVE_EXTERNAL:
+            save_external(self.checkpoints, policy, request, self.name)
         else:
-            self._save_for_sampler(policy, request)
+            save_for_sampler(self.checkpoints, policy, request)
 
     def _create(self, request: Request) -> None:
         """Make a policy: a new adapter, or that of a checkpoint."""
@@ -193,8 +170,10 @@ class Training:
         loaded = "path" in body
         message = (LoadWeights if loaded else CreateModel).model_validate(body)
         policy_id = f"{message.session_id}:train:{message.model_seq_id}"
+        session = self.ledger.session(str(message.session_id))
+        client = "" if session is None else session["client"]
         if isinstance(message, LoadWeights):
-            checkpoint = self.checkpoints.find(message.path, WEIGHTS)
+            checkpoint = self.checkpoints.find(message.path, client, WEIGHTS)
             self._check_name(message.base_model or self.name)
             written = self.checkpoints.settings_file(checkpoint.policy, checkpoint.name).read_text()
             settings = AdapterSettings(**json.loads(written))
@@ -208,16 +187,29 @@ class Training:
         self._make_room()
         policy = self.base.add(settings)
         if isinstance(message, LoadWeights):
-            self._load(policy, message)
+            self._load(policy, message, client)
         policy.save(self.checkpoints.state_file(policy_id, 0))
         now = stamp_s()
         about = {"base_model": self.name, **asdict(settings)}
-        record = PolicyRecord(policy_id, str(message.session_id), about, 0, now, now, message.user_metadata)
+        record = PolicyRecord(
+            policy_id, str(message.session_id), about, 0, now, now, message.user_metadata, None, client
+        )
         answer = {"type": "load_weights" if loaded else "create_model", "model_id": policy_id}
         with self.ledger.together():
             self.ledger.add_policy(record)
-            self._answer(request, answer | ({"path": body["path"]} if loaded else {}))
-        self.active[policy_id], self._reached[policy_id] = policy, 0
+            self.ledger.answer_json(request, answer | ({"path": body["path"]} if loaded else {}))
+        self.active[policy_id] = policy
+
+    def _unload(self, request: Request) -> None:
+        """Delete a policy's state; its checkpoints and what samples from it stay."""
+        policy = request.owner.removesuffix(UNLOADING)
+        self._forget(policy)
+        why = _failure(f"model_id: {policy} {REMOVED}", "user")
+        with self.ledger.together():
+            self.ledger.remove_policy(policy, why)
+            self.ledger.answer_json(request, {"type": "unload_model", "model_id": policy})
+        self.queue.drop(policy)
+        self.checkpoints.remove_state(policy)
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
@@ -243,6 +235,8 @@ class Training:
             record = self.ledger.policy(name)
             if record is None:
                 raise InputError(f"model_id: there is no policy {name!r}")
+            if record.removed is not None:
+                raise InputError(f"model_id: {name} {REMOVED}")
             self._make_room()
             settings = AdapterSettings(**{k: v for k, v in record.settings.items() if k != "base_model"})
             policy = self.base.add(settings)
@@ -262,9 +256,12 @@ class Training:
     def _forward_backward(self, policy: TrainedAdapter, request: Request) -> None:
         asked = read_request(request.body)
         logprobs, metrics = policy.forward_backward(asked)
-        self.tokens += sum(len(datum.tokens) for datum in asked.data)
+        tokens = sum(len(datum.tokens) for datum in asked.data)
+        self.tokens += tokens
         answer = forward_backward_output(logprobs, metrics)
-        self.ledger.answer(request, answer, PROTO, drop_body=asked.forward_only)
+        with self.ledger.together():
+            self.ledger.use(self._record(request).client, trained=tokens)
+            self.ledger.answer(request, answer, PROTO, drop_body=asked.forward_only)
 
     def _step(self, policy: TrainedAdapter, request: Request) -> None:
         message = OptimStep.model_validate_json(request.body)
@@ -272,66 +269,28 @@ class Training:
             raise InputError("optimizer_params: this server has AdamW alone; give adam_params")
         metrics = policy.step(message.adam_params or AdamParams())
         self.steps += 1
-        self._keep(policy, request, {"metrics": metrics})
+        self._keep(policy, request, {"metrics": metrics}, steps=1)
 
-    def _keep(self, policy: TrainedAdapter, request: Request, answer: dict[str, Any]) -> None:
-        """Write down a policy's new state and the answer to the request that made it."""
+    def _record(self, request: Request) -> PolicyRecord:
+        """Return the policy of a request."""
         record = self.ledger.policy(request.owner)
         assert record is not None
+        return record
+
+    def _keep(self, policy: TrainedAdapter, request: Request, answer: dict[str, Any], steps: int = 0) -> None:
+        """Write down a policy's new state and the answer to the request that made it."""
+        record = self._record(request)
         policy.save(self.checkpoints.state_file(request.owner, request.number))
         with self.ledger.together():
             self.ledger.applied(request.owner, request.number)
-            self._answer(request, answer)
+            self.ledger.use(record.client, steps=steps)
+            self.ledger.answer_json(request, answer)
         self.checkpoints.state_file(request.owner, record.applied).unlink(missing_ok=True)
 
-    def _load(self, policy: TrainedAdapter, message: LoadWeights) -> None:
-        checkpoint = self.checkpoints.find(message.path, WEIGHTS)
+    def _load(self, policy: TrainedAdapter, message: LoadWeights, client: str) -> None:
+        checkpoint = self.checkpoints.find(message.path, client, WEIGHTS)
         policy.load(self.checkpoints.weights_file(checkpoint.policy, checkpoint.name), message.optimizer)
 
-    def _save(self, policy: TrainedAdapter, request: Request) -> None:
-        message = SaveWeights.model_validate_json(request.body)
-        checkpoint = self._checkpoint(request, WEIGHTS, message)
-        there = self.ledger.checkpoint(request.owner, WEIGHTS, checkpoint.name)
-        if there is not None and not message.overwrite:
-            raise InputError(f"path: there is a checkpoint {there.path}; overwrite = True replaces it")
-        file = self.checkpoints.weights_file(request.owner, checkpoint.name)
-        policy.save(file)
-        settings = self.checkpoints.settings_file(request.owner, checkpoint.name)
-        settings.write_text(json.dumps(asdict(policy.settings)))
-        with self.ledger.together():
-            self.ledger.add_checkpoint(replace(checkpoint, bytes=file.stat().st_size))
-            self._answer(request, {"type": "save_weights", "path": checkpoint.path})
 
-    def _save_for_sampler(self, policy: TrainedAdapter, request: Request) -> None:
-        message = SaveForSampler.model_validate_json(request.body)
-        checkpoint = self._checkpoint(request, SAMPLER_WEIGHTS, message)
-        if message.path is not None and self.ledger.checkpoint(
-            request.owner, SAMPLER_WEIGHTS, checkpoint.name
-        ):
-            raise InputError(f"path: there is a checkpoint {checkpoint.path}")
-        adapter = self.checkpoints.adapter(checkpoint)
-        folder = self.checkpoints.adapters / adapter
-        # Of a server that was killed while it wrote; no sampler has it.
-        shutil.rmtree(folder, ignore_errors=True)
-        size = policy.write(folder)
-        answer: dict[str, Any] = {"type": "save_weights_for_sampler"}
-        record = self.ledger.policy(request.owner)
-        assert record is not None
-        with self.ledger.together():
-            if message.path is not None:
-                self.ledger.add_checkpoint(replace(checkpoint, bytes=size))
-                answer["path"] = checkpoint.path
-            else:
-                sampler = f"{record.session}:sample:{message.sampling_session_seq_id}"
-                self.ledger.add_sampler(sampler, record.session, adapter, "")
-                answer["sampling_session_id"] = sampler
-            self._answer(request, answer)
-
-    def _checkpoint(self, request: Request, kind: str, message: SaveWeights) -> Checkpoint:
-        own = f"{SNAPSHOT if kind == SAMPLER_WEIGHTS else 'at-'}{request.number}"
-        name = message.path if message.path is not None else own
-        expires = expiry(message.ttl_seconds)
-        return Checkpoint(request.owner, kind, name, stamp_s(), 0, expires, message.user_metadata)
-
-    def _answer(self, request: Request, answer: dict[str, Any]) -> None:
-        self.ledger.answer(request, json.dumps(answer).encode(), JSON, drop_body=True)
+def _failure(reason: str, category: str) -> bytes:
+    return json.dumps({"error": reason, "category": category}).encode()

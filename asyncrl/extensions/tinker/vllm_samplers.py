@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ADAPTERS = "ASYNCRL_TINKER_ADAPTERS"
 """Environment variable: the folder of adapters."""
+MOST_KNOWN = 4096
+"""Names that are remembered; vLLM itself keeps far fewer adapters."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 """A folder below it: POLICY/NAME."""
 
@@ -36,7 +38,8 @@ class Samplers(EngineHook):
         super().__init__(policy)
         self._folder = Path(os.environ[ADAPTERS])
         self._numbers = itertools.count(1)
-        self._known: dict[str, LoRARequest] = {}
+        self._known: dict[str, tuple[int, LoRARequest]] = {}
+        """By name, when the adapter was written, and vLLM's name of it."""
 
     async def read(self, engine: Engine, asked: Asked) -> None:
         """See `EngineHook`."""
@@ -50,14 +53,22 @@ class Samplers(EngineHook):
 
     def _request(self, name: str) -> LoRARequest:
         """Return vLLM's name of an adapter. Raises `InputError` for one that is not there."""
-        found = self._known.get(name)
-        if found is None:
-            from vllm.lora.request import LoRARequest
+        from vllm.lora.request import LoRARequest
 
-            folder = self._folder / name
-            if not NAME.fullmatch(name) or ".." in name or not (folder / TENSORS).is_file():
-                raise InputError(f"sampler: there is no adapter {name!r}")
-            found = self._known[name] = LoRARequest(name, next(self._numbers), str(folder))
+        if not NAME.fullmatch(name) or ".." in name:
+            raise InputError(f"sampler: there is no adapter {name!r}")
+        try:
+            written = (self._folder / name / TENSORS).stat().st_mtime_ns
+        except FileNotFoundError:
+            raise InputError(f"sampler: there is no adapter {name!r}") from None
+        when, found = self._known.get(name, (0, None))
+        if found is None or when != written:
+            # One that was deleted and made anew is another, of which vLLM must not keep the old one.
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            number = next(self._numbers)
+            found = LoRARequest(f"{name}#{number}", number, str(self._folder / name))
+            self._known[name] = written, found
         return found
 
 

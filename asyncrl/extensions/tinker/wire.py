@@ -19,6 +19,8 @@ from asyncrl.errors import InputError
 MEDIA_TYPE = "application/x-protobuf"
 FLOAT32, INT64, INT32 = 1, 2, 3
 _DTYPES = {FLOAT32: "<f4", INT64: "<i8", INT32: "<i4"}
+_VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
+"""How a field is written: as a number, with its length before it, or in so many bytes."""
 STOP_REASONS = {"stop": 0, "length": 1}
 _PACKAGE = "asyncrl_tinker"
 _MESSAGES: dict[str, tuple[tuple[int, str, str], ...]] = {
@@ -144,9 +146,43 @@ class ForwardBackward:
 
 
 def request_head(body: bytes) -> tuple[str, int]:
-    """Return the model and the number of a `forward_backward` request. Raises `InputError` for other bytes."""
-    message = _parsed("ForwardBackwardRequest", body)
-    return message.model_id, message.seq_id
+    """Return the model and the number of a `forward_backward` request. Raises `InputError` for other bytes.
+
+    The rows are passed over, not read: there may be many megabytes of them, while other clients wait.
+    """
+    model, number, place = b"", 0, 0
+    try:
+        while place < len(body):
+            tag, place = _varint(body, place)
+            kind = tag & 7
+            if kind == _LENGTH:
+                length, place = _varint(body, place)
+                if tag >> 3 == 1:
+                    model = body[place : place + length]
+                place += length
+            elif kind == _VARINT:
+                value, place = _varint(body, place)
+                number = value if tag >> 3 == 2 else number
+            else:
+                place += _FIXED[kind]
+        if place == len(body):
+            return model.decode(), number
+    except (IndexError, KeyError, UnicodeDecodeError):
+        pass
+    raise InputError(f"body: {len(body)} bytes that are no ForwardBackwardRequest of the protocol")
+
+
+def _varint(body: bytes, place: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, the lowest first, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = body[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
+        if shift > 63:
+            raise IndexError
 
 
 def read_request(body: bytes) -> ForwardBackward:

@@ -99,4 +99,9 @@ for call in (
     except Exception as error:
         refused.append(f"{type(error).__name__}: {error}")
 found["refused"] = refused
+service.close("success").result()
+try:
+    training.forward(data, "cross_entropy").result()
+except Exception as error:
+    found["closed"] = f"{type(error).__name__}: {error}"
 json.dump(found, sys.stdout)

@@ -188,7 +188,7 @@ def test_a_written_adapter_is_one_of_peft(base, policy, tiny_model, tmp_path):
 
     perturb(policy, 8)
     mine, _ = policy.forward_backward(request(forward_only=True))
-    assert policy.write(tmp_path / "adapter") > 0
+    assert policy.write(tmp_path / "adapter", "org/base") > 0
     plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     theirs = PeftModel.from_pretrained(plain, str(tmp_path / "adapter"))
     for text, one in zip(TEXTS, mine, strict=True):

@@ -8,9 +8,10 @@ import pytest
 
 from asyncrl.errors import InfrastructureError, InputError
 from asyncrl.extensions.tinker import sampling as module
-from asyncrl.extensions.tinker.ledger import FAILED, PROTO, SAMPLE, Ledger, Request
+from asyncrl.extensions.tinker.ledger import Ledger
 from asyncrl.extensions.tinker.messages import Sample
 from asyncrl.extensions.tinker.sampling import Sampling, answer_of, requests_of, stops
+from asyncrl.extensions.tinker.tables import FAILED, PROTO, SAMPLE, Request
 from asyncrl.extensions.tinker.token_extra import SAMPLER
 from asyncrl.extensions.tinker.waiting import Answers
 from asyncrl.extensions.tinker.wire import CLASSES

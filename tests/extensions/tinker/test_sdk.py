@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.benchmark_env import benchmark_python
 from tests.credentials import AUTHORIZED, TOKEN
+from tests.waiting import START_S, wait_until
 
 pytestmark = pytest.mark.slow
 PACKAGES = (
@@ -27,14 +28,14 @@ PACKAGES = (
 """The SDK, its cookbook, and what they import that is not beside the lock."""
 HERE = Path(__file__).parent
 TOKENS = [5, 6, 7, 8, 9, 4, 3]
-START_S = 240.0
 
 
 class Server:
     """One `asyncrl serve tinker`, which may be killed and started again at its address."""
 
-    def __init__(self, folder, model, name="tiny", port=0, rank=8):
+    def __init__(self, folder, model, name="tiny", port=0, rank=8, options=()):
         self.folder, self.model, self.name, self.port, self.rank = folder, model, name, port, rank
+        self.options = options
         self.start()
 
     def start(self):
@@ -49,7 +50,7 @@ class Server:
             "--lora-rank",
             str(self.rank),
         ]
-        command += ["--port", str(self.port), "--ready-file", str(ready)]
+        command += ["--port", str(self.port), "--ready-file", str(ready), *self.options]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
                 command, env=os.environ | {"ASYNCRL_TOKEN": TOKEN}, stdout=log, stderr=log
@@ -79,16 +80,21 @@ class Server:
             "PYTHONWARNINGS": "ignore",
             **variables,
         }
-        return subprocess.Popen(
-            [python, "-P", *words], env=env, cwd=cwd or self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+        # Into a file: a script that warns while nobody reads would stop at a full pipe.
+        with open(self.folder / "errors", "w") as errors:
+            return subprocess.Popen(
+                [python, "-P", *words], env=env, cwd=cwd or self.folder, stdout=subprocess.PIPE, stderr=errors,
+                text=True,
+            )  # fmt: skip
+
+    def errors(self):
+        return (self.folder / "errors").read_text()[-3000:]
 
     def run(self, python, *words, cwd=None, **variables):
         """Run a script to its end; return its output. variables: of its environment."""
         process = self.script(python, *words, cwd=cwd, **variables)
-        output, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, f"{errors[-3000:]}\n{self.log()}"
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, f"{self.errors()}\n{self.log()}"
         return output
 
 
@@ -157,6 +163,52 @@ def test_a_script_trains_samples_saves_and_loads(python, server, tiny_model):
     assert (
         "data[0].weights: the loss does not read it" in loss or "data[0].logprobs: the loss needs it" in loss
     )
+    # The session is finished: what was not saved is gone.
+    assert found["closed"]
+    wait_until(lambda: not list((server.folder / "state" / "policies").glob("*/state-*")))
+    assert (server.folder / "state" / "adapters" / policy / "two").is_dir()
+
+
+def test_checkpoints_are_published_copied_and_downloaded_as_adapters_of_peft(
+    python, server, tiny_model, tmp_path
+):
+    from peft import PeftModel
+
+    found = json.loads(server.run(python, str(HERE / "sdk_checkpoints.py"), str(tmp_path)))
+    assert found["public"] == [True, True, False, False]
+    assert found["types"] == ["external", "training"]
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    adapter = PeftModel.from_pretrained(plain, str(tmp_path))
+    close(found["trained"], reference(adapter, TOKENS))
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "tiny"
+    assert found["copied"].startswith("tinker://copy-") and found["loaded"] == found["trained"]
+    close(found["first"], found["trained"])
+    close(found["second"], found["second_trained"])
+    assert not np.allclose(found["first"], found["second"], atol=1e-3)
+    secret, again, kind, deleted = found["refused"]
+    assert "age_encryption_recipients: this server encrypts nothing" in secret
+    assert f"there is a checkpoint {found['exported']}" in again and "must be of weights" in kind
+    assert "there is no checkpoint" in deleted
+    url = next(iter(found["urls"].values()))
+    assert httpx.get(url).status_code == 200
+    assert httpx.get(url.replace("expires=", "expires=9")).status_code == 400
+    assert httpx.get(url.partition("?")[0]).status_code == 400
+
+
+def test_the_sdks_own_command_downloads_a_checkpoint(python, server, tiny_model, tmp_path):
+    from peft import PeftModel
+
+    found = json.loads(server.run(python, str(HERE / "sdk_checkpoints.py"), str(tmp_path)))
+    server.run(
+        python, "-m", "tinker.cli", "checkpoint", "download", found["path"], "-o", str(tmp_path / "down")
+    )
+    (folder,) = (tmp_path / "down").iterdir()
+    adapter = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32), str(folder)
+    )
+    close(found["second_trained"], reference(adapter, TOKENS))
+    # The session that it made for this is finished, and what it exported deleted.
+    assert not list((server.folder / "state" / "policies").glob("*/external_weights/download"))
 
 
 def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
@@ -167,6 +219,27 @@ def test_a_caller_without_the_token_is_refused_and_a_wrong_body_named(server):
         assert post("create_session", key).status_code == 401
     assert httpx.get(f"{server.url}/api/v1/healthz").json() == {"status": "ready"}
     assert "session_id: there is no session 'x'" in post("session_heartbeat", session_id="x").text
+    assert "there is no policy 'x'" in post("unload_model", model_id="x").text
+    session = post("create_session").json()["session_id"]
+    made = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "lora_config": {"rank": 2}}
+    assert post("retrieve_future", **post("create_model", **made).json()).json()["model_id"]
+    # The SDK counts the sampler on each time that it sends the same request again.
+    snapshots = [
+        post(
+            "save_weights_for_sampler",
+            model_id=f"{session}:train:0",
+            seq_id=1,
+            sampling_session_seq_id=number,
+        )
+        for number in (0, 5)
+    ]
+    assert snapshots[0].json() == snapshots[1].json()
+    found = post("retrieve_future", **snapshots[1].json()).json()
+    assert found["sampling_session_id"] == f"{session}:sample:0-1"
+    for _ in range(2):
+        assert post(f"sessions/{session}/finish", reason={"type": "success"}).status_code == 200
+    # By which the SDK ends its signs of life.
+    assert post("session_heartbeat", session_id=session).status_code == 410
     assert post("retrieve_future", request_id="x/1").status_code == 410
     answer = post("optim_step", model_id="x", seq_id=1, adam_params={"learning_rate": -1})
     assert answer.status_code == 400 and "adam_params.learning_rate" in answer.text
@@ -185,9 +258,52 @@ def test_twenty_clients_sample_while_one_trains(python, server):
     assert found["steps"] >= 3
 
 
+KEYS = """
+[alice]
+key = "alice-has-this-key"
+training_clients = 1
+trained_tokens_a_day = 12
+sampled_tokens_a_day = 8
+[bob]
+key = "bob-has-another-key"
+requests_in_flight = 1
+"""
+
+
+def test_clients_with_keys_have_their_quotas_and_see_what_is_theirs(python, tiny_model, tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text(KEYS)
+    keys.chmod(0o600)
+    server = Server(tmp_path, tiny_model, options=("--keys", str(keys)))
+    try:
+        words = ("tml-alice-has-this-key", "tml-bob-has-another-key")
+        found = json.loads(server.run(python, str(HERE / "sdk_clients.py"), *words))
+        state = httpx.get(f"{server.url}/state", headers=AUTHORIZED).json()
+        refused = httpx.get(f"{server.url}/state", headers={"X-API-Key": words[0]})
+    finally:
+        server.stop()
+    # The SDK takes a 403 as final, and sends a 429 again.
+    for name, why in (
+        ("second", "alice has 1 training clients already (training_clients)"),
+        ("trained", "alice has used up its trained_tokens_a_day: 12 of 12"),
+        ("sampled", "alice has used up its sampled_tokens_a_day: 8 of 8"),
+    ):
+        assert found[name].startswith("PermissionDeniedError") and why in found[name]
+    assert "there is no policy" in found["run"] and "there is no checkpoint" in found["load"]
+    assert "there is no checkpoint" in found["delete"] and found["runs"] == 0
+    assert ":train:" in found["public"] and found["answered"] == [4] * 4
+    assert found["stranger"].startswith("AuthenticationError")
+    assert (state["clients"]["alice"]["tokens_trained"], state["clients"]["bob"]["tokens_sampled"]) == (
+        12,
+        16,
+    )
+    assert refused.status_code == 403
+
+
 KILLED_AT = ("sent 0", "gradient 1", "both 2", "step 3", "both 4")
 
 
+@pytest.mark.timeout(1800)
 def test_a_server_that_is_killed_five_times_ends_where_an_undisturbed_one_does(python, tiny_model, tmp_path):
     server = Server(tmp_path, tiny_model)
     try:
@@ -198,8 +314,7 @@ def test_a_server_that_is_killed_five_times_ends_where_an_undisturbed_one_does(p
             if seen[-1] in KILLED_AT:
                 server.kill()
                 server.start()
-        errors = script.stderr.read()
-        assert script.wait() == 0, errors[-3000:]
+        assert script.wait() == 0, server.errors()
         assert set(KILLED_AT) <= set(seen)
         first, second = (
             load_file(

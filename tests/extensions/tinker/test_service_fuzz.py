@@ -8,8 +8,12 @@ import pytest
 
 from asyncrl.extensions.tinker import server as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
-from asyncrl.extensions.tinker.ledger import FILE, Ledger
+from asyncrl.extensions.tinker.clients import ClientAccess
+from asyncrl.extensions.tinker.database import FILE
+from asyncrl.extensions.tinker.ledger import Ledger
+from asyncrl.extensions.tinker.links import links_of
 from asyncrl.extensions.tinker.policies import BaseModel
+from asyncrl.extensions.tinker.progress import Progress
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.server import Server
 from asyncrl.extensions.tinker.service import MAX_BODY_BYTES, create_tinker_app
@@ -30,10 +34,13 @@ def post(path, /, **body):
     return Route("POST", f"{API}/{path}", body, (JSON,), MAX_BODY_BYTES)
 
 
+# Those that a policy carries out stand before the one that makes it: what is done in between is no refusal's doing.
 ROUTES = [
     post("client/config", sdk_version="1"),
     post("session_heartbeat", session_id=SESSION),
     post("get_info", model_id=POLICY),
+    post("unload_model", model_id=POLICY),
+    Route("POST", f"{API}/sessions/ID/finish"),
     post("weights_info", tinker_path=f"tinker://{POLICY}/weights/one"),
     post("retrieve_future", request_id=f"{POLICY}/1"),
     post("cancel_future", request_id=f"{SAMPLER}/1"),
@@ -41,6 +48,7 @@ ROUTES = [
     post("save_weights", model_id=POLICY, seq_id=901, path="one", ttl_seconds=60),
     post("save_weights_for_sampler", model_id=POLICY, seq_id=902, sampling_session_seq_id=1),
     post("load_weights", model_id=POLICY, seq_id=903, path=f"tinker://{POLICY}/weights/one", optimizer=True),
+    post("save_weights_external", model_id=POLICY, seq_id=904, path="one", ttl_seconds=3600),
     post("create_model", session_id=SESSION, model_seq_id=0, base_model="tiny", lora_config={"rank": 2}),
     post("create_sampling_session", session_id=SESSION, sampling_session_seq_id=0, base_model="tiny"),
     post("asample", sampling_session_id=SAMPLER, seq_id=1, prompt=PROMPT, sampling_params={"max_tokens": 2}),
@@ -48,9 +56,15 @@ ROUTES = [
     Route("GET", f"{API}/training_runs/ID"),
     Route("GET", f"{API}/training_runs/ID/checkpoints"),
     Route("DELETE", f"{API}/training_runs/ID/checkpoints/weights/ID"),
+    Route("POST", f"{API}/training_runs/ID/checkpoints/weights/ID/publish"),
+    Route("DELETE", f"{API}/training_runs/ID/checkpoints/weights/ID/publish"),
+    Route("GET", f"{API}/training_runs/ID/checkpoints/external_weights/ID/external_weights_urls"),
+    Route("GET", f"{API}/files", open=True),
+    post("copy_weights", source_path=f"tinker://{POLICY}/weights/one", destination_project_id="p"),
     Route("GET", f"{API}/samplers/ID"),
     Route("GET", f"{API}/sessions/ID"),
     Route("GET", "/state"),
+    Route("GET", "/metrics"),
 ]
 
 
@@ -66,7 +80,12 @@ def service(base, tmp_path, monkeypatch):
     training = Training(base, Checkpoints(tmp_path / "state", ledger), answers, "tiny", 8, 2)
     ledger.add_session(SESSION, {"user_metadata": None, "display_name": None})
     server = Server(training, Sampling(ledger, answers, base.context), answers, "")
-    app = AppThread(create_tinker_app(server, RUN.access("tinker"), None), tmp_path)
+    app = AppThread(
+        create_tinker_app(
+            server, ClientAccess(RUN, {}), links_of(RUN), Progress(server, tmp_path / "state", "tiny"), None
+        ),
+        tmp_path,
+    )
 
     def works():
         headers = [*AUTHORIZED.items(), ("Content-Type", JSON)]

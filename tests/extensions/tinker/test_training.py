@@ -7,17 +7,19 @@ from safetensors.torch import load_file
 
 from asyncrl.extensions.tinker import checkpoints as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
-from asyncrl.extensions.tinker.ledger import (
+from asyncrl.extensions.tinker.ledger import Ledger
+from asyncrl.extensions.tinker.policies import BaseModel, TrainedAdapter
+from asyncrl.extensions.tinker.tables import (
     CREATE,
     FAILED,
     FORWARD_BACKWARD,
     OPTIM_STEP,
     SAVE,
     SAVE_FOR_SAMPLER,
-    Ledger,
+    UNLOAD,
+    UNLOADING,
     Request,
 )
-from asyncrl.extensions.tinker.policies import BaseModel, TrainedAdapter
 from asyncrl.extensions.tinker.training import Training
 from asyncrl.extensions.tinker.waiting import Answers
 from tests.extensions.tinker.form import forward_backward, read_output, text_row
@@ -49,7 +51,7 @@ class Start:
                 self.training.submit(request)
 
     def work(self):
-        while (request := self.training.next()) is not None:
+        while (request := self.training.queue.next()) is not None:
             self.training.carry_out(request)
 
     def end(self):
@@ -317,10 +319,10 @@ def test_a_checkpoint_is_kept_found_and_replaced_when_asked(base, tmp_path):
     assert json.loads(server.answer(3).answer)["path"] == f"tinker://{POLICY}/weights/one"
     assert "overwrite = True replaces it" in failure(server, 4)["error"]
     checkpoints = server.training.checkpoints
-    found = checkpoints.find(f"tinker://{POLICY}/weights/one")
+    found = checkpoints.find(f"tinker://{POLICY}/weights/one", "")
     assert (found.about, found.expires - found.created) == ({"a": "b"}, pytest.approx(3600, abs=5))
-    assert json.loads(server.answer(7).answer)["sampling_session_id"] == "s:sample:3"
-    assert server.ledger.sampler("s:sample:3")["adapter"] == f"{POLICY}/_7"
+    assert json.loads(server.answer(7).answer)["sampling_session_id"] == "s:sample:0-7"
+    assert server.ledger.sampler("s:sample:0-7")["adapter"] == f"{POLICY}/_7"
     # From it, a policy of another session is made.
     loads = {"session_id": "s", "model_seq_id": 1, "path": found.path, "optimizer": True}
     server.send(Request("s:create:1", 0, CREATE, json.dumps(loads).encode()))
@@ -341,6 +343,90 @@ def test_the_newest_snapshots_of_a_policy_are_kept(base, tmp_path, monkeypatch):
     server.send(*(of_policy(n, SAVE_FOR_SAMPLER, sampling_session_seq_id=n) for n in (1, 2, 3, 4)))
     server.send(of_policy(5, SAVE_FOR_SAMPLER, path="named"))
     server.work()
-    server.training.checkpoints.remove_expired()
+    server.training.checkpoints.tidy(0.0)
     assert sorted(one.name for one in (tmp_path / "adapters" / POLICY).iterdir()) == ["_3", "_4", "named"]
+    server.end()
+
+
+def unload(owner=POLICY):
+    return Request(owner + UNLOADING, 0, UNLOAD, b"")
+
+
+def files(folder):
+    return sorted(
+        str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file() and one.parent != folder
+    )
+
+
+KEPT = [f"adapters/{POLICY}/_5/adapter_config.json", f"adapters/{POLICY}/_5/adapter_model.safetensors",
+        f"policies/{POLICY}/weights/middle.json", f"policies/{POLICY}/weights/middle.safetensors"]  # fmt: skip
+"""What a policy leaves that has been unloaded: a checkpoint, and what a sampler has."""
+BEFORE = (*SENT[:4], of_policy(5, SAVE_FOR_SAMPLER, sampling_session_seq_id=0), rows(6, TEXTS[0]))
+
+
+@pytest.mark.parametrize(
+    "point", [(Ledger, "remove_policy"), (Ledger, "answer"), (Checkpoints, "remove_state")]
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_unloaded_policy_leaves_its_checkpoints_and_its_answers_whatever_kills_the_server(
+    base, tmp_path, monkeypatch, point, when
+):
+    kind, name = point
+    server = Start(base, tmp_path)
+    server.send(created())
+    server.work()
+    server.send(*BEFORE)
+    server.work()
+    server.send(rows(9, TEXTS[0]))
+    whole = getattr(kind, name)
+
+    def killing(self, *args, **named):
+        if when == "after":
+            whole(self, *args, **named)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, killing)
+        server.send(unload())
+        with pytest.raises(Killed):
+            server.work()
+    server.end()
+    server = Start(base, tmp_path)
+    server.send(unload(), *BEFORE)
+    server.work()
+    server.training.checkpoints.tidy(0.0)
+    assert json.loads(server.answer(0, POLICY + UNLOADING).answer) == {
+        "type": "unload_model",
+        "model_id": POLICY,
+    }
+    assert files(tmp_path) == KEPT and server.training.active == {}
+    assert len(read_output(server.answer(6).answer)[0][0]) == 4
+    assert f"{POLICY} was unloaded, or its client was not heard of" in failure(server, 9)["error"]
+    assert server.training.steps == 0 and len(server.training.queue) == 0
+    server.end()
+
+
+def test_what_a_kill_and_forgotten_sessions_have_left_is_tidied_up(base, tmp_path):
+    server = Start(base, tmp_path)
+    server.ledger.add_session("s", {})
+    server.send(created())
+    server.work()
+    server.send(*BEFORE, of_policy(7, SAVE_FOR_SAMPLER, path="named"))
+    server.work()
+    named = [
+        f"adapters/{POLICY}/named/{name}" for name in ("adapter_config.json", "adapter_model.safetensors")
+    ]
+    for left in ("state-1.safetensors", "weights/x.safetensors", "weights/x.json"):
+        (tmp_path / "policies" / POLICY / left).write_bytes(b"")
+    (tmp_path / "adapters" / POLICY / "y").mkdir()
+    server.training.checkpoints.tidy(0.0)
+    assert files(tmp_path) == sorted([*KEPT, *named, f"policies/{POLICY}/state-3.safetensors"])
+    server.send(unload())
+    server.work()
+    server.training.checkpoints.tidy(2e12)
+    assert files(tmp_path) == sorted([*KEPT[2:], *named])
+    for one in server.ledger.checkpoints():
+        server.training.checkpoints.remove(one)
+    server.training.checkpoints.tidy(2e12)
+    assert server.ledger.policy(POLICY) is None and list(tmp_path.glob("*/*")) == []
     server.end()

@@ -102,8 +102,22 @@ def test_an_image_is_refused_and_so_are_other_bytes():
     message.data.add().model_input.add().image = b"png"
     with pytest.raises(InputError, match=r"data\[0\]\.model_input: holds an image or audio"):
         read_request(message.SerializeToString())
-    with pytest.raises(InputError, match="4 bytes that are no ForwardBackwardRequest"):
-        request_head(b"\xff\xff\xff\xff")
+    for read in (request_head, read_request):
+        with pytest.raises(InputError, match="4 bytes that are no ForwardBackwardRequest"):
+            read(b"\xff\xff\xff\xff")
+
+
+def test_a_requests_rows_are_not_read_for_its_head():
+    head = forward_backward("s:train:0", 300, [ROW], "dro", True, beta=0.5)
+    # Of fields that it does not know it passes over numbers of 4 and 8 bytes, too.
+    assert request_head(head + b"\x55abcd" + b"\x51abcdefgh") == ("s:train:0", 300)
+    for wrong in (head[:-1], head + b"\x0b", head + b"\x55ab", b"\x0a\x01\xff", b"\x10" + b"\x80" * 20):
+        with pytest.raises(InputError, match="bytes that are no ForwardBackwardRequest"):
+            request_head(wrong)
+    damaged = forward_backward("s:train:0", 3, []) + b"\x1a\x02\xff\xff"
+    assert request_head(damaged) == ("s:train:0", 3)
+    with pytest.raises(InputError, match="bytes that are no ForwardBackwardRequest"):
+        read_request(damaged)
 
 
 def test_answers_of_unlike_shapes_come_in_records_of_their_own_in_their_order():
