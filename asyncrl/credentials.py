@@ -47,6 +47,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
             "old_policy",
             "openenv",
             "outer",
+            "reward_model",
             "rollout",
             "swarm",
             "tinker",
@@ -56,12 +57,13 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "trainer": ("buffer", "engine", "old_policy", "outer", "swarm"),
     "peer": ("swarm",),
     "old_policy": ("buffer",),
-    "worker": ("buffer", "engine", "env", "gateway"),
+    "worker": ("buffer", "engine", "env", "gateway", "reward_model"),
     "gateway": ("engine",),
     "engine": ("buffer", "weights"),
     "env": ("buffer",),
     "openenv": (),
     "replica": (),
+    "reward_model": (),
     "guest": ("buffer",),
 }
 """What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
@@ -76,6 +78,7 @@ _SERVES: dict[str, tuple[str, ...]] = {
     "old_policy": ("old_policy",),
     "openenv": ("openenv",),
     "replica": ("buffer",),
+    "reward_model": ("reward_model",),
 }
 _CAPABILITIES = frozenset({"weights"})
 """Kinds whose key lets nobody do more than their bearer token does: to read weights. All engines share this key, since

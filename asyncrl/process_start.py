@@ -51,6 +51,7 @@ FORKED = (
     ("asyncrl", "serve", "env"),
     ("asyncrl", "serve", "old_policy"),
     ("asyncrl", "serve", "policy"),
+    ("asyncrl", "serve", "reward_model"),
     ("asyncrl", "serve", "rollout"),
     ("asyncrl", "serve", "trainer"),
     ("asyncrl.chat.check_parsers",),

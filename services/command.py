@@ -92,6 +92,11 @@ def with_trainer(config: Config) -> list[Row]:
     return [row for row in rows("service_roles") if row.with_trainer and row.wanted(config)]
 
 
+def with_workers(config: Config) -> list[Row]:
+    """Return the roles of which a run or an evaluation has one process for all its rollout workers."""
+    return [row for row in rows("service_roles") if row.with_workers and row.wanted(config)]
+
+
 def need(value: Any, option: str, role: str) -> Any:
     """Return a value that the role needs. Raises `ConfigError` without one."""
     if not value:

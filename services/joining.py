@@ -34,6 +34,8 @@ class Job:
     envs: list[str]
     policies: list[str] = field(default_factory=list)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
+    beside: dict[str, str] = field(default_factory=dict)
+    """Addresses of what the workers have for themselves, by role."""
 
     @property
     def co_served_policies(self) -> dict[str, str]:

@@ -51,10 +51,11 @@ def test_a_token_is_good_for_one_kind_of_service_one_caller_and_one_run():
         ("trainer", {"buffer", "engine", "old_policy", "outer", "swarm"}, {"weights"}),
         ("peer", {"swarm"}, set()),
         ("old_policy", {"buffer"}, {"old_policy"}),
-        ("worker", {"buffer", "engine", "env", "gateway"}, {"rollout"}),
+        ("worker", {"buffer", "engine", "env", "gateway", "reward_model"}, {"rollout"}),
         ("engine", {"buffer", "weights"}, {"engine", "weights"}),
         ("env", {"buffer"}, {"env"}),
         ("replica", set(), {"buffer"}),
+        ("reward_model", set(), {"reward_model"}),
         ("guest", {"buffer"}, set()),
     ],
 )

@@ -126,6 +126,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--ready-file": {"help": "file to write the address to once serving"},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
+    ("rollout", "--beside"): {
+        "metavar": "ROLE=URL",
+        "help": "address of a process that the workers have for themselves; may be repeated",
+    },
     ("trainer", "--engines"): {"help": "addresses of engines; @FILE waits for a JSON list of them"},
 }
 """Options that mean something else for a role of the core."""
@@ -235,6 +239,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
             "services can join"
         )
     args.policy = args.policy or job.policies
+    args.beside = args.beside or [f"{role}={url}" for role, url in job.beside.items()]
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
     if args.role == "rollout":
         return _serve(args, job.config, credentials)

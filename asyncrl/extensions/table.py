@@ -108,6 +108,9 @@ class Row:
     `help`, `default` (service roles)."""
     with_trainer: bool = False
     """Whether a run that asks for it has one for each trainer, which is told its address (service roles)."""
+    with_workers: bool = False
+    """Whether a run or an evaluation that asks for it has one for its rollout workers, which are told its address
+    (service roles)."""
     keeps_versions: bool = False
     """Whether it reads, from the folder of published weights, every version that tokens may carry (service roles)."""
     of_a_run: bool = False

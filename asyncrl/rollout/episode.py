@@ -21,6 +21,7 @@ from asyncrl.errors import AgentError, DeadlineError, EpisodeError, Infrastructu
 from asyncrl.extensions.table import rows
 from asyncrl.generation import GenerateRequest, Generator
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.tracing import span
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
 
@@ -85,9 +86,9 @@ class EpisodeEnd(Protocol):
     async def close(self) -> None: ...
 
 
-def episode_ends(config: Config) -> tuple[EpisodeEnd, ...]:
+def episode_ends(context: WorkerContext) -> tuple[EpisodeEnd, ...]:
     """Return what has the last word in a run, in order."""
-    return tuple(row.load()(config) for row in rows("episode_ends") if row.wanted(config))
+    return tuple(row.load()(context) for row in rows("episode_ends") if row.wanted(context.config))
 
 
 class ChatPlayer:

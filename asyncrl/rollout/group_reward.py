@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from asyncrl.config import Config
 from asyncrl.errors import EpisodeError
 from asyncrl.extensions.table import rows
 from asyncrl.rollout.verdict import Mode, Verdict
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import Task, Trajectory
 
 
@@ -33,6 +33,6 @@ class GroupReward(Protocol):
     async def close(self) -> None: ...
 
 
-def group_rewards(config: Config) -> tuple[GroupReward, ...]:
+def group_rewards(context: WorkerContext) -> tuple[GroupReward, ...]:
     """Return those of a run, in order."""
-    return tuple(row.load()(config) for row in rows("group_rewards") if row.wanted(config))
+    return tuple(row.load()(context) for row in rows("group_rewards") if row.wanted(context.config))

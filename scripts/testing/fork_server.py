@@ -141,6 +141,7 @@ MODULES = (
     "asyncrl.services.engine.service",
     "asyncrl.services.env.service",
     "asyncrl.services.joining",
+    "asyncrl.extensions.judge.service",
     "asyncrl.extensions.old_policy.service",
     "asyncrl.services.rollout.service",
     "asyncrl.services.trainer.service",

@@ -36,6 +36,8 @@ class Describe(Call):
     envs: list[Url] = Field(max_length=MAX_MEMBERS)
     policies: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
     """Further policies, as `asyncrl serve rollout --policy` takes them."""
+    beside: dict[Annotated[str, Field(max_length=64)], Url] = Field(default_factory=dict, max_length=64)
+    """Where the processes are that the workers have for themselves, by role."""
     moved: dict[Url, Url] = Field(default_factory=dict, max_length=MAX_MEMBERS)
     """Where engines and environments are now that were at another address before."""
     added: dict[Literal["engine", "env"], list[Url]] = Field(default_factory=dict)

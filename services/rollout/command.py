@@ -9,7 +9,7 @@ from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "a worker that plays groups of episodes; without --buffer it runs tasks on request"
 OPTIONS = (
-    *CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "--name", "--policy",
+    *CONFIGURED, "--join", "--model", "--engines", "--env", "--buffer", "--name", "--policy", "--beside",
 )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         buffer=args.buffer,
         name=args.name,
         policies=policies,
+        beside=dict(one.partition("=")[::2] for one in args.beside),
         **address._asdict(),
     )
     return 0

@@ -38,6 +38,7 @@ from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.policies import MultiPolicyGenerator
 from asyncrl.rollout.strategies.table import configured
 from asyncrl.rollout.worker import RolloutLoop
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.buffer.client import Addresses, BufferClient
 from asyncrl.services.engine.client import EngineClient
@@ -94,6 +95,7 @@ class RolloutService:
         credentials: Credentials,
         name: str,
         policies: Mapping[str, PolicyAddresses] | None = None,
+        beside: Mapping[str, str] | None = None,
     ) -> None:
         self.config = config
         # A worker's credentials are good for one name only.
@@ -129,8 +131,9 @@ class RolloutService:
         self.policies = self._policies(policies or {})
         for further, where in (policies or {}).items():
             self._addresses[further] = (Addresses("engine", where.engines), Addresses("env", ()))
-        self.ends = episode_ends(config)
-        self.rewards = group_rewards(config)
+        context = WorkerContext(config, beside or {}, credentials.bearer)
+        self.ends = episode_ends(context)
+        self.rewards = group_rewards(context)
         self.agents: Agents | None = None
         if config.env.name == AGENT:
             routed = RoutedEngines(self.router, self.engines)
@@ -439,11 +442,12 @@ def serve_rollout(
     advertise: str = "",
     name: str = "",
     policies: Mapping[str, PolicyAddresses] | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> None:
     """Run a rollout worker until it is told to stop."""
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     credentials = credentials or own_credentials()
-    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies)
+    service = RolloutService(config, model, engines, envs, buffer, credentials, name, policies, beside)
     start_tracing("rollout")
     try:
         serve(

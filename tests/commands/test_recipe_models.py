@@ -39,6 +39,7 @@ COMMANDS_WITH_RECIPES = {
         "old_policy",
         "openenv",
         "replica",
+        "reward_model",
         "rollout",
         "tinker",
     ],

@@ -62,6 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tensor parallelism": {"train.tensor_parallel": 2},
     "sequence parallelism": {"train.sequence_parallel": 2},
     "an old-policy process": {"train.old_policy": "process"},
+    "a reward model": {"judge.kind": "folder", "judge.model": "rm"},
     "interrupts": {"train.old_policy": "interrupt"},
     "commitments": {"train.commitments": True},
     "no log-probability check": {"train.max_logp_error": 0.0},

@@ -110,6 +110,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"outer": {"url": "http://o", "members": 2}}, "task_shares", "outer"),
         ({"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}, "engine_additions", "league"),
         ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
+        ({"judge": {"kind": "folder", "model": "rm"}}, "episode_ends", "judge"),
+        ({"judge": {"kind": "folder", "model": "rm"}}, "checks", "judge"),
         ({"judge": {"url": "http://j", "relative": "ranking"}}, "group_rewards", "judge"),
         ({"majority": {"mode": "add"}}, "group_rewards", "majority"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),

@@ -179,7 +179,7 @@ async def agree(
     scores = np.array([score for _, score in judged])
     labels = np.array([one.label for one, _ in judged])
     lengths = np.array([one.length for one, _ in judged], float)
-    pairs = _pairs(rows)[:most_pairs] if config.kind == "chat" else []
+    pairs = _pairs(rows)[:most_pairs] if config.chats else []
     return Agreement(
         rows=len(rows),
         failed=len(errors),

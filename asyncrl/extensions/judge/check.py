@@ -63,7 +63,7 @@ async def check(config: JudgeConfig, judge: Judge, only: Sequence[str] = ()) -> 
     scale = await asyncio.gather(*(_plain(config, judge, one) for one in QUESTIONS))
     wrong = {one.name: low for one, (low, _) in zip(QUESTIONS, scale, strict=True)}
     unit = 1.0
-    if config.kind == "score":
+    if not config.chats:
         unit = max(sum(high - low for low, high in scale) / len(scale), SMALLEST)
     blind = [
         one.name for one, (low, high) in zip(QUESTIONS, scale, strict=True) if high - low < MARGIN * unit
@@ -120,14 +120,12 @@ def request(question: Question, answer: str) -> JudgeRequest:
 def share(config: JudgeConfig, scores: Scores) -> float:
     """Return a score as a share of its scale: the mean of the components by the size of their weights, and of the
     turn's."""
-    if config.rubrics:
-        weights = {name: abs(one.weight) for name, one in config.rubrics.items()}
+    judged = {name: one for name, one in config.components.items() if not one.function}
+    if judged:
+        weights = {name: abs(one.weight) for name, one in judged.items()}
         total = sum(weights.values()) or 1.0
         # Of a component with a weight below 0 a policy is after the least.
-        best = {
-            name: one if config.rubrics[name].weight > 0 else 1.0 - one
-            for name, one in scores.numbers.items()
-        }
+        best = {name: one if judged[name].weight > 0 else 1.0 - one for name, one in scores.numbers.items()}
         score = sum(weights[name] * best[name] for name in weights) / total
     else:
         score = scores.numbers[OVERALL]

@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncrl.config import Config
     from asyncrl.extensions.judge.agreement import Agreement
     from asyncrl.extensions.judge.check import Report
     from asyncrl.extensions.judge.client import JudgeClient
@@ -85,20 +87,46 @@ def _with_judge(args: argparse.Namespace, ask: Callable[[JudgeConfig, JudgeClien
     from asyncrl.extensions.judge.judging import KEY
     from asyncrl.extensions.judge.settings import JudgeConfig
 
-    config = load_config(args.recipe, args.overrides).section(JudgeConfig)
-    if not config.url:
+    whole = load_config(args.recipe, args.overrides)
+    config = whole.section(JudgeConfig)
+    if not config.served:
         raise ConfigError(
             f"judge.url: recipe {args.recipe} has no judge; give one, such as judge.url=http://..."
         )
 
-    async def scenario() -> Any:
-        judge = JudgeClient(config, os.environ.get(KEY, ""))
+    async def scenario(url: str, key: str) -> Any:
+        judge = JudgeClient(config, key, url=url)
         try:
             return await ask(config, judge)
         finally:
             await judge.close()
 
-    return asyncio.run(scenario())
+    if config.url:
+        return asyncio.run(scenario("", os.environ.get(KEY, "")))
+    with _own_server(whole) as (url, key):
+        return asyncio.run(scenario(url, key))
+
+
+@contextmanager
+def _own_server(config: Config) -> Iterator[tuple[str, str]]:
+    """Serve the recipe's reward model; yield where it is asked, and the bearer token. Raises `ConfigError`."""
+    from asyncrl.extensions.judge.checks import check_folder
+    from asyncrl.extensions.judge.judging import REWARD_MODEL
+    from asyncrl.launch.machines.placement import Placement
+    from asyncrl.launch.processes.process_group import ProcessGroup
+    from asyncrl.launch.roles.roles import start_beside_workers
+    from asyncrl.scratch import scratch_folder
+
+    check_folder(config, alone=True)
+    with scratch_folder("judge") as folder:
+        group = ProcessGroup(folder)
+        (folder / "config.json").write_text(config.model_dump_json())
+        try:
+            process = start_beside_workers(group, config, folder, Placement())[REWARD_MODEL]
+            url = group.wait_ready(process, config.run.start_timeout_s)
+            yield f"{url}/v1/score", group.credentials.bearer(REWARD_MODEL)
+        finally:
+            group.stop()
 
 
 def _print_report(report: Report) -> None:

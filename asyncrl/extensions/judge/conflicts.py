@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe, greedy_baseline, ruled_out
-from asyncrl.extensions.judge.settings import DEFAULT_PROMPT, ComponentConfig, JudgeConfig
+from asyncrl.extensions.judge.settings import (
+    DEFAULT_PROMPT,
+    ComponentConfig,
+    JudgeConfig,
+    RewardModelPlacement,
+)
 
 
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield a judge beside an agent, and keys of `[judge]` that do not fit together."""
     judge = recipe.section(JudgeConfig)
     if judge.active and recipe.env.name == "agent":
-        key, given = ("judge.url", judge.url) if judge.url else ("judge.components", sorted(judge.components))
+        key, given = ("judge.url", judge.url) if judge.url else ("judge.kind", judge.kind)
+        if not judge.served:
+            key, given = "judge.components", str(sorted(judge.components))
         yield (
             f"{key} must be left out for env.name='agent', whose agent reports its own reward, got {given!r}"
         )
     yield from _unread(judge)
+    yield from _folder_problems(recipe, judge)
     if judge.relative != "off":
         yield from _relative_problems(recipe, judge)
     if judge.url and judge.kind == "chat":
@@ -31,19 +39,48 @@ def _unread(judge: JudgeConfig) -> Iterator[str]:
         ("samples", judge.samples > 1),
     ]
     for key, given in asked:
-        if given and not judge.url:
+        if given and not judge.served:
             yield f"judge.url: must be given with judge.{key}, which a chat judge is asked for"
-        elif given and judge.kind == "score":
-            yield f"judge.kind: must be 'chat' with judge.{key}, got 'score', whose server gives one number"
+        elif given and not judge.chats:
+            yield (
+                f"judge.kind: must be 'chat' with judge.{key}, got {judge.kind!r}, whose server gives nothing but "
+                "numbers"
+            )
+    if judge.outputs and (judge.chats or not judge.served):
+        yield (
+            "judge.kind: must be 'folder' or 'score' with judge.components with an output, which a reward model gives, "
+            f"got {judge.kind!r}"
+        )
     if judge.vote != "mean" and judge.samples == 1:
         yield f"judge.vote: is not read with judge.samples=1, got {judge.vote!r}"
-    if judge.max_requests and not judge.url:
+    if judge.max_requests and not judge.url and judge.kind != "folder":
         yield f"judge.max_requests: is not read without a judge.url, got {judge.max_requests}"
-    if judge.url and judge.functions and not judge.rubrics and not judge.per_turn:
+    if judge.served and judge.functions and not (judge.rubrics or judge.outputs or judge.per_turn):
+        has = "a rubric where there is a judge.url" if judge.chats else "an output of the reward model"
         yield (
-            "judge.components: must have one with a rubric where there is a judge.url: the score is the sum of "
-            f"components, and all of {sorted(judge.functions)} are functions"
+            f"judge.components: must have one with {has}: the score is the sum of components, and all of "
+            f"{sorted(judge.functions)} are functions"
         )
+
+
+def _folder_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
+    """Yield what a reward model in a folder needs, and what is not read beside it."""
+    gpus = recipe.section(RewardModelPlacement).reward_model
+    if judge.kind != "folder":
+        if gpus:
+            yield (
+                "placement.reward_model must be left out without judge.kind='folder', whose GPU it is, got "
+                f"{gpus}"
+            )
+        return
+    if not judge.model:
+        yield "judge.model: must be the folder of a reward model with judge.kind='folder', got ''"
+    yield from ruled_out(
+        "with judge.kind='folder'",
+        ("judge.url", bool(judge.url), "left out", "the run serves the model itself"),
+        ("judge.prompt", judge.prompt != DEFAULT_PROMPT, "left out", "the model reads conversations alone"),
+        ("judge.max_requests", judge.max_requests > 0, "0", "the model is the run's own"),
+    )
 
 
 def _relative_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
@@ -55,10 +92,10 @@ def _relative_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
     ]
     yield from ruled_out(
         f"with judge.relative={judge.relative!r}",
-        ("judge.url", not judge.url, "given", "a chat judge compares the episodes"),
+        ("judge.url", not judge.served, "given", "a chat judge compares the episodes"),
         (
             "judge.kind",
-            judge.kind != "chat",
+            not judge.chats,
             "'chat'",
             "a reward model's server scores conversations one by one",
         ),

@@ -44,10 +44,18 @@ class Endpoint:
     """Sends requests to one address.
 
     max_requests: how many may be sent, 0 for any number. outage_s: how long a server that is away is waited for; it is
-    asked `ATTEMPTS` times at least.
+    asked `ATTEMPTS` times at least. timeout_s: of each request.
     """
 
-    def __init__(self, url: str, key: str = "", max_requests: int = 0, outage_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str = "",
+        max_requests: int = 0,
+        outage_s: float = 0.0,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.timeout_s = timeout_s
         self.url = url
         self.max_requests = max_requests
         self.outage_s = outage_s
@@ -105,7 +113,7 @@ class Endpoint:
             self._http = aiohttp.ClientSession(
                 headers=self._headers, connector=aiohttp.TCPConnector(limit=MAX_IN_FLIGHT)
             )
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
             async with self._http.post(self.url, json=body, timeout=timeout) as response:
                 text = await response.text()
@@ -113,7 +121,7 @@ class Endpoint:
                     kind = Away if response.status in (408, 429) or response.status >= 500 else JudgeError
                     raise kind(f"HTTP {response.status}: {text[:300]}")
         except TimeoutError:
-            raise Away(f"no answer within {TIMEOUT_S:g} s") from None
+            raise Away(f"no answer within {self.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Away(f"{type(error).__name__}: {error}") from error
         except ValueError as error:

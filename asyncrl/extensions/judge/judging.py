@@ -19,21 +19,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from asyncrl.config import Config
 from asyncrl.errors import EpisodeError, JudgeError
 from asyncrl.extensions.judge.functions import Functions
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.extensions.judge.transcript import whole_messages
 from asyncrl.rollout.verdict import Mode, Verdict, all_with_verdict, timed, without_verdict
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import Message, Task, Trajectory
 
 COMPONENT = "judge"
 """The component that a judge without named ones gives; those are called "judge_" and their name."""
 TURNS = "judge_turns"
 """The component with the mean of the turns' scores."""
+CUT = "judge_cut"
+"""The component that is 1 where a reward model has read a shorter form of the conversation, else 0."""
 TIMING = "judge_s"
 """The key of `Trajectory.timing` for the seconds that a judge takes."""
+REWARD_MODEL = "reward_model"
+"""The role of the process that serves a reward model in a folder."""
 KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
 
@@ -110,18 +114,25 @@ class Judging:
         else:
             total = scores.numbers[OVERALL]
             components = {COMPONENT: self.weight * total}
+        if scores.cut is not None:
+            components[CUT] = float(scores.cut)
         if scores.turns:
             components[TURNS] = sum(scores.turns.values()) / turns
         earned = {turn: self.weight * score / turns for turn, score in scores.turns.items()}
         return Verdict(self.weight * total, components, earned)
 
 
-def judging(config: Config) -> Judging:
+def judging(context: WorkerContext) -> Judging:
     """Return the judge of a run. Raises `ConfigError` for a function that is not there."""
     from asyncrl.extensions.judge.client import JudgeClient
 
-    given = config.section(JudgeConfig)
-    judge = JudgeClient(given, os.environ.get(KEY, ""), config.outage_timeout_s) if given.url else None
+    given, outage_s = context.config.section(JudgeConfig), context.config.outage_timeout_s
+    judge = None
+    if given.kind == "folder":
+        url = f"{context.address(REWARD_MODEL)}/v1/score"
+        judge = JudgeClient(given, context.bearer(REWARD_MODEL), outage_s, url)
+    elif given.url:
+        judge = JudgeClient(given, os.environ.get(KEY, ""), outage_s)
     return Judging(
         judge,
         given.mode,

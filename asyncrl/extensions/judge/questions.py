@@ -61,12 +61,14 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What one reply says, each number brought to 0 to 1."""
+    """What one reply says: of a chat judge each number brought to 0 to 1, of a reward model as it gives it."""
 
     numbers: dict[str, float]
     """By name: of components, or of `OVERALL` alone. Without any the judge gave turns alone."""
     turns: dict[int, float] = field(default_factory=dict)
     """By turn, counted from 0."""
+    cut: bool | None = None
+    """Whether a reward model has read a shorter form of the conversation; None where it does not say."""
 
 
 def chat_body(config: JudgeConfig, request: JudgeRequest) -> dict[str, Any]:

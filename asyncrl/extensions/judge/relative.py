@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.config import Config
 from asyncrl.data.transcript import written_messages
 from asyncrl.errors import EpisodeError, JudgeError
 from asyncrl.extensions.judge.comparing import Preference, prefer
@@ -30,6 +29,7 @@ from asyncrl.extensions.judge.questions import JudgeRequest, completion_body, co
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.extensions.judge.transcript import shown_conversation
 from asyncrl.rollout.verdict import Mode, Verdict
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import Message, Task, Trajectory
 
 RANK_TOKENS = 8
@@ -202,9 +202,9 @@ def _message(item: dict[str, Any]) -> Message:
     return {**item, "tool_calls": [{"type": "function", "function": one} for one in functions]}
 
 
-def relative_judging(config: Config) -> RelativeJudging:
+def relative_judging(context: WorkerContext) -> RelativeJudging:
     """Return the judge of a run's groups."""
+    config, key = context.config, os.environ.get(KEY, "")
     given = config.section(JudgeConfig)
-    key = os.environ.get(KEY, "")
     endpoint = Endpoint(chat_url(given.url), key, given.max_requests, config.outage_timeout_s)
     return RelativeJudging(given, endpoint)

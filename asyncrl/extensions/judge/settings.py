@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -26,6 +26,8 @@ class ComponentConfig(Section):
     """What the judge is to look at."""
     function: str = ""
     """An import path such as `my.py:f`, called as a reward is (docs/rewards.md), in place of a rubric."""
+    output: str = ""
+    """In place of a rubric: what a reward model gives under this label of its `config.json`."""
     weight: float = 1.0
     """Factor of the component in the reward."""
     scale: list[float] = Field(default_factory=lambda: [0.0, 10.0], min_length=2, max_length=2)
@@ -33,10 +35,10 @@ class ComponentConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> ComponentConfig:
-        if bool(self.rubric.strip()) == bool(self.function):
-            raise ValueError("must have either a rubric or a function")
-        if self.function and "scale" in self.model_fields_set and self.scale != [0.0, 10.0]:
-            raise ValueError("a scale is for a rubric; a function returns what it is worth")
+        if [bool(self.rubric.strip()), bool(self.function), bool(self.output)].count(True) != 1:
+            raise ValueError("must have either a rubric or a function, or an output of a reward model")
+        if not self.rubric and "scale" in self.model_fields_set and self.scale != [0.0, 10.0]:
+            raise ValueError("a scale is for a rubric; functions and reward models return what it is worth")
         least, most = self.scale
         if not -1e6 <= least < most <= 1e6:
             raise ValueError("scale must be the least and the most, two numbers up to 1000000")
@@ -44,14 +46,16 @@ class ComponentConfig(Section):
 
 
 class JudgeConfig(Section):
-    """A judge or reward model that scores finished episodes; none without a `url` or `components`."""
+    """A judge or reward model that scores finished episodes; none without a `url`, `components` or a `kind` that needs
+    neither."""
 
     url: str = ""
     """Address of the server, with or without the `/v1` that ends it; its API key is read from ASYNCRL_JUDGE_KEY."""
-    kind: Seldom[Literal["chat", "score"]] = "chat"
-    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route."""
+    kind: Seldom[Literal["chat", "score", "folder"]] = "chat"
+    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route; `folder`: a reward model in a
+    folder of this machine, `model`, which a process of the run serves."""
     model: str = ""
-    """Model that a chat judge is asked for."""
+    """Model that a chat judge is asked for; with `kind = "folder"` the folder of a sequence-classification model."""
     prompt: Seldom[str] = DEFAULT_PROMPT
     """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
     from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure. With
@@ -96,12 +100,27 @@ class JudgeConfig(Section):
     @property
     def active(self) -> bool:
         """Whether a run has a judge."""
-        return bool(self.url or self.components)
+        return bool(self.url or self.components or self.kind == "folder")
+
+    @property
+    def served(self) -> bool:
+        """Whether a server is asked, beside functions."""
+        return bool(self.url) or self.kind == "folder"
+
+    @property
+    def chats(self) -> bool:
+        """Whether that server is a language model's, which is shown the conversation and replies in text."""
+        return self.kind == "chat"
 
     @property
     def rubrics(self) -> dict[str, ComponentConfig]:
         """The components that the judge itself scores."""
         return {name: one for name, one in self.components.items() if one.rubric}
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The labels under which a reward model gives components, by the components' names."""
+        return {name: one.output for name, one in self.components.items() if one.output}
 
     @property
     def functions(self) -> dict[str, ComponentConfig]:
@@ -112,3 +131,10 @@ class JudgeConfig(Section):
     def in_lines(self) -> bool:
         """Whether a reply ends with a line for each number that is asked for, and not with one number alone."""
         return bool(self.rubrics) or self.per_turn
+
+
+class RewardModelPlacement(Section):
+    """A key of `[placement]`."""
+
+    reward_model: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
+    """The GPU of the reward model's process (`judge.kind = "folder"`); left out, the trainer's first."""

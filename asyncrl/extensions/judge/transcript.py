@@ -73,8 +73,13 @@ def shown_conversation(
 
 def visible(text: str) -> str:
     """Return a text whose further lines begin with "| ", with all that is not seen, or special, written out."""
-    lines = _SPECIAL.sub(lambda found: f"{found.group()} ", text).splitlines() or [""]
+    lines = unspecial(text).splitlines() or [""]
     return "\n| ".join(_UNUSUAL.sub(lambda found: _character(found.group()), line) for line in lines)
+
+
+def unspecial(text: str) -> str:
+    """Return a text in which nothing begins or ends a message of a chat template."""
+    return _SPECIAL.sub(lambda found: f"{found.group()} ", text)
 
 
 def level(lengths: Sequence[int], total: int) -> int:

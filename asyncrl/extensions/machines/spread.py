@@ -27,7 +27,7 @@ from asyncrl.extensions.machines.settings import TrainerMachines
 from asyncrl.extensions.table import rows
 from asyncrl.gpus import visible_env
 from asyncrl.launch.machines.placement import Numbers, Placement, env_names, prefixed, setting_of
-from asyncrl.services.command import with_trainer
+from asyncrl.services.command import with_trainer, with_workers
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
 
@@ -451,7 +451,8 @@ def check_run_machines(config: Config, alone: bool) -> None:
 def check_machines(config: Config) -> None:
     """Raise `ConfigError` for settings that need all processes on one machine."""
     section = config.placement
-    for key in ("trainer", "engines", "evaluation", *(row.name for row in with_trainer(config)), "servers"):
+    beside = [row.name for row in (*with_trainer(config), *with_workers(config))]
+    for key in ("trainer", "engines", "evaluation", *beside, "servers"):
         if given := getattr(section, key):
             raise ConfigError(
                 f"placement.{key} must be left out where a run has several machines, which have GPUs of their own, got "

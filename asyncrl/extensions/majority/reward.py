@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from asyncrl.config import Config
 from asyncrl.data.transcript import written_messages
 from asyncrl.extensions.majority.settings import MajorityConfig
 from asyncrl.rewards.answers.ballot import ballot
 from asyncrl.rewards.answers.extraction import extract
 from asyncrl.rollout.verdict import Mode, Verdict
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import EXTRACTED, Status, Task, Trajectory
 
 AGREES = "majority"
@@ -88,8 +88,8 @@ class MajorityReward:
         """See `GroupReward`."""
 
 
-def configured(config: Config) -> MajorityReward:
+def configured(context: WorkerContext) -> MajorityReward:
     """Return the reward of a run."""
-    given = config.section(MajorityConfig)
+    given = context.config.section(MajorityConfig)
     assert given.mode != "off"
     return MajorityReward(given.mode, given.weight, given.least_share)

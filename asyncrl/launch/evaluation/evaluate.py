@@ -18,9 +18,10 @@ from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
 from asyncrl.env.registry import load_env
 from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.statistics import Interval, clustered_mean, pass_at_k
-from asyncrl.launch.machines.placement import env_names
+from asyncrl.launch.machines.placement import Placement, env_names
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.reports.engine_troubles import EngineTroubleReport, EngineTroubles
+from asyncrl.launch.roles.roles import beside_words, start_beside_workers
 from asyncrl.patience import Patience
 from asyncrl.progress import Progress, elapsing
 from asyncrl.rollout.player import MAX_ATTEMPTS
@@ -175,21 +176,25 @@ def play_tasks(
 def start_player(
     process_group: ProcessGroup, config: Config, folder: Path, checkpoint: str
 ) -> tuple[list[ManagedProcess], ManagedProcess, ManagedProcess]:
-    """Start environments, where they have a service, an engine and a worker of the configuration in `folder`; return
-    them when they serve."""
+    """Start an engine and a worker of the configuration in `folder`, environments where they have a service, and what
+    workers have for themselves; return these others, the engine and the worker when all serve."""
     services = [
         process_group.start(name, ["serve", "env", "--folder", str(folder)]) for name in env_names(config)[:1]
     ]
+    start_s = config.run.start_timeout_s
+    beside = start_beside_workers(process_group, config, folder, Placement())
+    # An engine takes the memory of a GPU that is free when it starts.
+    beside_urls = {role: process_group.wait_ready(process, start_s) for role, process in beside.items()}
     engine = process_group.start(
         "engine", ["serve", "engine", "--folder", str(folder), "--model", checkpoint]
     )
-    start_s = config.run.start_timeout_s
     env_urls = [process_group.wait_ready(service, start_s) for service in services]
     engine_url = process_group.wait_ready(engine, start_s)
     argv = ["serve", "rollout", "--folder", str(folder), "--model", checkpoint, "--engines", engine_url]
-    worker = process_group.start("rollout", [*argv, *(["--env", *env_urls] if env_urls else [])])
+    argv += [*(["--env", *env_urls] if env_urls else []), *beside_words(beside_urls)]
+    worker = process_group.start("rollout", argv)
     process_group.wait_ready(worker, start_s)
-    return services, engine, worker
+    return [*services, *beside.values()], engine, worker
 
 
 async def _play(

@@ -17,7 +17,7 @@ from asyncrl.config import Config
 from asyncrl.env.config_check import env_services
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import BY_TURNS, ENGINE_SHARE, visible_env
-from asyncrl.services.command import with_trainer
+from asyncrl.services.command import with_trainer, with_workers
 
 BESIDE_TRAINER = 0.45
 """Share of a GPU's memory that the engines on it take together beside a trainer."""
@@ -39,7 +39,8 @@ class Placement:
     servers: Numbers = ()
     """Left to servers that are started apart."""
     beside: Mapping[str, Numbers] = field(default_factory=dict)
-    """Those of each process that a trainer has for itself, by its role; empty for the trainer's first."""
+    """Those of each process that a trainer has for itself, or the workers have, by its role; empty for the trainer's
+    first."""
     sleep: bool = False
     """Whether engines and trainer use the memory by turns."""
 
@@ -85,7 +86,7 @@ class Placement:
         return self._env(self.evaluation)
 
     def beside_env(self, role: str, policy: str = "") -> dict[str, str]:
-        """The same for a process that a policy's trainer has for itself."""
+        """The same for a process that a policy's trainer has for itself, or the workers have."""
         return self._env(self.beside.get(role) or self.trainers.get(policy, ())[:1])
 
     def service_env(self) -> dict[str, str]:
@@ -153,7 +154,8 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     policies = {name: config.policy(name) for name in ("", *config.policies)}
     if not gpus:
         return Placement(sleep=section.sleep is True)
-    beside = {row.name: tuple(getattr(section, row.name)) for row in with_trainer(config)}
+    rows = (*with_trainer(config), *with_workers(config))
+    beside = {row.name: tuple(getattr(section, row.name)) for row in rows}
     for key in ("trainer", "engines", "evaluation", *beside, "servers"):
         _check_numbers(key, getattr(section, key), len(gpus))
     free = _Free(len(gpus), [*section.servers, *chain.from_iterable(beside.values())])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from asyncrl.launch.roles.buffer_place import buffer_place
 from asyncrl.run.metrics import read_metrics
 from asyncrl.run.model_folder import check_model, remember_model
 from asyncrl.services.buffer.client import BufferClientSync
-from asyncrl.services.command import with_trainer
+from asyncrl.services.command import with_trainer, with_workers
 from asyncrl.services.engine.urls import policy_url
 from asyncrl.weights.folders import policy_weights
 
@@ -194,6 +194,7 @@ class PolicyRoles:
             "engines": self.engine_addresses(),
             "envs": [],
             "policies": [],
+            "beside": {},
             "moved": self._moved_engines(),
             **self._changed(("engine",)),
         }
@@ -372,6 +373,8 @@ class Roles(PolicyRoles):
         self.policies: dict[str, PolicyRoles] = {}
         """Further policies by name."""
         self.workers: list[ManagedProcess] = []
+        self.beside_workers: dict[str, ManagedProcess] = {}
+        """What the workers have for themselves, by role, where the recipe asks for it."""
         self.envs: list[ManagedProcess] = []
 
     def name_of_engine(self, url: str) -> str:
@@ -402,12 +405,15 @@ class Roles(PolicyRoles):
             process_group.start(name, ["serve", "env", *self._folder()], nice=self.nice)
             for name in env_names(self.config)
         ]
+        self.beside_workers = start_beside_workers(
+            process_group, self.config, self.folder, self.placement, self.nice
+        )
         if self.placement.engines_first:
             for engine in self.every_engine:
                 process_group.wait_ready(engine, start_s)
         for policy in policies:
             policy.start_trainer()
-        for process in self.envs:
+        for process in (*self.envs, *self.beside_workers.values()):
             process_group.wait_ready(process, start_s)
         for policy in policies:
             policy.wait_engines()
@@ -420,7 +426,7 @@ class Roles(PolicyRoles):
         ]
         for process in self.workers:
             process_group.wait_ready(process, start_s)
-        for process in (*self.envs, *self.workers):
+        for process in (*self.envs, *self.beside_workers.values(), *self.workers):
             self._supervise(process)
         for policy in policies:
             policy.watch()
@@ -429,6 +435,7 @@ class Roles(PolicyRoles):
         return super().job() | {
             "envs": [process.url for process in self.envs],
             "policies": self._policy_addresses(),
+            "beside": {role: self.route("rollout", one) for role, one in self.beside_workers.items()},
             "moved": self._moved([*self.engines, *self.envs]),
             **self._changed(("engine", "env")),
         }
@@ -473,4 +480,26 @@ class Roles(PolicyRoles):
             *("--buffer", self.buffer_address("rollout")),
             *(("--env", *(self.route("rollout", process) for process in self.envs)) if self.envs else ()),
             *("--engines", *self.engine_addresses("rollout")),
+            *beside_words({role: self.route("rollout", one) for role, one in self.beside_workers.items()}),
         ]
+
+
+def start_beside_workers(
+    process_group: ProcessGroup, config: Config, folder: Path, placement: Placement, nice: int = 0
+) -> dict[str, ManagedProcess]:
+    """Start what rollout workers have for themselves, where the configuration in `folder` asks for it; return the
+    processes by role. They may not serve yet."""
+    return {
+        row.name: process_group.start(
+            row.name.replace("_", "-"),
+            ["serve", row.name, "--folder", str(folder)],
+            placement.beside_env(row.name),
+            nice=nice,
+        )
+        for row in with_workers(config)
+    }
+
+
+def beside_words(addresses: Mapping[str, str]) -> list[str]:
+    """Return how a worker is told the addresses of these processes, by role."""
+    return [word for role, url in addresses.items() for word in ("--beside", f"{role}={url}")]

@@ -24,6 +24,7 @@ from asyncrl.extensions.published.advantage.mt_grpo import mt_grpo
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
 from asyncrl.types import FailureClass, Lease, Status, Task
@@ -82,9 +83,8 @@ def play_group(renderer, end):
 
 
 def configured(url, **judge):
-    return judging(
-        parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "judge": {"url": url, **judge}})
-    )
+    config = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "judge": {"url": url, **judge}}
+    return judging(WorkerContext(parse_config(config)))
 
 
 def advantages(group, estimate, **params):

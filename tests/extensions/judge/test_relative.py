@@ -18,6 +18,7 @@ from asyncrl.rollout.episode import episode_ends
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.strategies.group_rewards import GroupRewards, rewarded
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.extensions.judge.server import Endpoint, chat, serving
 from tests.extensions.majority.test_reward import Once
@@ -60,7 +61,9 @@ def judged(script, *episodes, **settings):
     endpoint = Endpoint(*(one if callable(one) else chat(one) for one in script))
 
     async def scenario(url):
-        judge = relative_judging(parse_config({**MINIMAL, "judge": {"url": url, "model": "j", **settings}}))
+        judge = relative_judging(
+            WorkerContext(parse_config({**MINIMAL, "judge": {"url": url, "model": "j", **settings}}))
+        )
         try:
             return await rewarded(judge, TASK, [(one,) for one in episodes])
         finally:
@@ -228,7 +231,9 @@ def test_a_played_group_is_judged_by_what_was_said_in_it(renderer):
     endpoint = Endpoint(chat(greater))
 
     async def scenario(url):
-        judge = relative_judging(parse_config({**MINIMAL, "judge": {"url": url, "relative": "pairwise"}}))
+        judge = relative_judging(
+            WorkerContext(parse_config({**MINIMAL, "judge": {"url": url, "relative": "pairwise"}}))
+        )
         runner = EpisodeGroupRunner(make_player(renderer, Voices("4", "9", "7")), [GroupRewards([judge])])
         try:
             lease = Lease("l", Task("t", f"{Once.__module__}:Once"), 0, 1, 3, 1, 60.0)
@@ -243,10 +248,13 @@ def test_a_played_group_is_judged_by_what_was_said_in_it(renderer):
 
 def test_a_run_judges_episodes_or_groups_and_not_both():
     single = parse_config({**MINIMAL, "judge": {"url": "http://j"}})
-    assert ([type(one) for one in episode_ends(single)], group_rewards(single)) == ([Judging], ())
+    assert (
+        [type(one) for one in episode_ends(WorkerContext(single))],
+        group_rewards(WorkerContext(single)),
+    ) == ([Judging], ())
     whole = parse_config({**MINIMAL, "judge": {"url": "http://j", "relative": "ranking", "mode": "add"}})
-    assert episode_ends(whole) == ()
-    (judge,) = group_rewards(whole)
+    assert episode_ends(WorkerContext(whole)) == ()
+    (judge,) = group_rewards(WorkerContext(whole))
     assert (judge.mode, judge.endpoint.url) == ("add", "http://j/v1/chat/completions")
     check_rewards(parse_config({**MINIMAL, "env": {"name": "dataset"}, "data": {"train": "rows.jsonl"},
                                 "judge": {"url": "http://j", "relative": "ranking"}}))  # fmt: skip

@@ -15,6 +15,7 @@ from asyncrl.launch.checks.check import check_rewards, env_needs
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.strategies.group_rewards import GroupRewards, rewarded
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import EXTRACTED, FailureClass, Lease, Status, Task
 from tests.rollout.test_episode import Scripted, make_player
 from tests.train.factories import trajectory
@@ -163,10 +164,10 @@ def test_a_group_is_played_and_voted_on_by_what_the_policy_said(renderer):
 
 
 def test_a_run_has_it_where_it_is_asked_for():
-    assert group_rewards(parse_config(MINIMAL)) == ()
+    assert group_rewards(WorkerContext(parse_config(MINIMAL))) == ()
     config = parse_config({**MINIMAL, "majority": {"mode": "add", "weight": 0.5, "least_share": 0.25}})
-    assert group_rewards(config) == (MajorityReward("add", 0.5, 0.25),)
-    assert configured(config).mode == "add"
+    assert group_rewards(WorkerContext(config)) == (MajorityReward("add", 0.5, 0.25),)
+    assert configured(WorkerContext(config)).mode == "add"
 
 
 def test_rows_without_answers_need_no_reward_and_objectives_may_read_its_components():

@@ -17,6 +17,7 @@ from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.table import STRATEGIES, configured
+from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Lease, Opponent, Status, Task
 from tests.extensions.branches.test_strategy import ENV
@@ -82,7 +83,7 @@ def runner_of(name, renderer, voice, envs=None):
         renderer.assistant,
         make_player,
         policies if name == "policies" else (),
-        rewards=group_rewards(config),
+        rewards=group_rewards(WorkerContext(config)),
     )
     strategy = STRATEGIES[name].load()(parts)
     assert type(strategy) in map(type, configured(parts))
