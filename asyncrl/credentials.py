@@ -64,6 +64,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "openenv": (),
     "replica": (),
     "reward_model": (),
+    "judge_engine": (),
     "guest": ("buffer",),
 }
 """What each role calls. A `guest` wants to join and asks a buffer for other credentials; an `engine` or `env` tells
@@ -79,6 +80,7 @@ _SERVES: dict[str, tuple[str, ...]] = {
     "openenv": ("openenv",),
     "replica": ("buffer",),
     "reward_model": ("reward_model",),
+    "judge_engine": ("engine",),
 }
 _CAPABILITIES = frozenset({"weights"})
 """Kinds whose key lets nobody do more than their bearer token does: to read weights. All engines share this key, since

@@ -49,6 +49,7 @@ FORKED = (
     ("asyncrl", "serve", "buffer"),
     ("asyncrl", "serve", "engine"),
     ("asyncrl", "serve", "env"),
+    ("asyncrl", "serve", "judge_engine"),
     ("asyncrl", "serve", "old_policy"),
     ("asyncrl", "serve", "policy"),
     ("asyncrl", "serve", "reward_model"),

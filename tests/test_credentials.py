@@ -56,6 +56,7 @@ def test_a_token_is_good_for_one_kind_of_service_one_caller_and_one_run():
         ("env", {"buffer"}, {"env"}),
         ("replica", set(), {"buffer"}),
         ("reward_model", set(), {"reward_model"}),
+        ("judge_engine", set(), {"engine"}),
         ("guest", {"buffer"}, set()),
     ],
 )

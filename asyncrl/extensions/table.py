@@ -111,6 +111,8 @@ class Row:
     with_workers: bool = False
     """Whether a run or an evaluation that asks for it has one for its rollout workers, which are told its address
     (service roles)."""
+    of_start_model: bool = False
+    """Whether a run tells it which model it starts from; an evaluation has none (service roles with workers)."""
     keeps_versions: bool = False
     """Whether it reads, from the folder of published weights, every version that tokens may carry (service roles)."""
     of_a_run: bool = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
@@ -18,6 +19,8 @@ class WorkerContext:
     """Addresses of the processes that the workers have for themselves, by role."""
     bearer: Callable[[str], str] = lambda service: ""
     """Returns the bearer token for services of a kind, "" for those that workers do not call."""
+    tell: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+    """Tells a hook of the run's ledger something, by its route, and returns the answer; None without a buffer."""
 
     def address(self, role: str) -> str:
         """Return where such a process is. Raises `ConfigError` where the worker was not told."""

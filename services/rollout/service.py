@@ -131,7 +131,8 @@ class RolloutService:
         self.policies = self._policies(policies or {})
         for further, where in (policies or {}).items():
             self._addresses[further] = (Addresses("engine", where.engines), Addresses("env", ()))
-        context = WorkerContext(config, beside or {}, credentials.bearer)
+        tell = None if self.buffer is None else self.buffer.tell
+        context = WorkerContext(config, beside or {}, credentials.bearer, tell)
         self.ends = episode_ends(context)
         self.rewards = group_rewards(context)
         self.agents: Agents | None = None

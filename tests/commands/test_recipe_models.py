@@ -36,6 +36,7 @@ COMMANDS_WITH_RECIPES = {
         "engine",
         "env",
         "gateway",
+        "judge_engine",
         "old_policy",
         "openenv",
         "replica",

@@ -63,6 +63,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sequence parallelism": {"train.sequence_parallel": 2},
     "an old-policy process": {"train.old_policy": "process"},
     "a reward model": {"judge.kind": "folder", "judge.model": "rm"},
+    "a policy that judges": {"judge.kind": "policy"},
     "interrupts": {"train.old_policy": "interrupt"},
     "commitments": {"train.commitments": True},
     "no log-probability check": {"train.max_logp_error": 0.0},

@@ -112,6 +112,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"judge": {"url": "http://j"}}, "episode_ends", "judge"),
         ({"judge": {"kind": "folder", "model": "rm"}}, "episode_ends", "judge"),
         ({"judge": {"kind": "folder", "model": "rm"}}, "checks", "judge"),
+        ({"judge": {"kind": "policy"}}, "episode_ends", "judge"),
+        ({"judge": {"url": "http://j", "max_requests": 9}}, "lease_hooks", "judge"),
         ({"judge": {"url": "http://j", "relative": "ranking"}}, "group_rewards", "judge"),
         ({"majority": {"mode": "add"}}, "group_rewards", "majority"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),

@@ -23,6 +23,7 @@ from typing import Any
 from asyncrl.clock import now_s
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import JudgeError
+from asyncrl.extensions.judge.budget import Budget, OwnBudget
 from asyncrl.extensions.judge.endpoint import TIMEOUT_S, Endpoint, chat_url, judge_errors, log
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores, chat_body, read_reply, shown
 from asyncrl.extensions.judge.settings import JudgeConfig
@@ -40,10 +41,18 @@ OWN_TIMEOUT_S = 600.0
 class JudgeClient:
     """Implements `judging.Judge` over HTTP.
 
-    outage_s: how long a server that is away is waited for. url: of the server, in place of the configured one.
+    outage_s: how long a server that is away is waited for. url: of the server, in place of the configured one. budget:
+    what counts in place of this process alone, where the configuration bounds anything.
     """
 
-    def __init__(self, config: JudgeConfig, key: str = "", outage_s: float = 0.0, url: str = "") -> None:
+    def __init__(
+        self,
+        config: JudgeConfig,
+        key: str = "",
+        outage_s: float = 0.0,
+        url: str = "",
+        budget: Budget | None = None,
+    ) -> None:
         self.config = config
         self.judged = 0
         """Answers the endpoint gave; the rest came from memory."""
@@ -59,7 +68,8 @@ class JudgeClient:
         self._requests = RequestBatcher[tuple[str, JudgeRequest]](self._send, size)
         url = url or (chat_url(config.url) if config.chats else config.url.rstrip("/"))
         timeout_s = TIMEOUT_S if config.url else OWN_TIMEOUT_S
-        self.endpoint = Endpoint(url, key, config.max_requests, outage_s, timeout_s)
+        budget = (budget or OwnBudget(config)) if config.budgeted else None
+        self.endpoint = Endpoint(url, key, budget, outage_s, timeout_s, config.max_total_tokens > 0)
 
     async def close(self) -> None:
         for key, _ in await self._requests.close():

@@ -109,22 +109,26 @@ def _with_judge(args: argparse.Namespace, ask: Callable[[JudgeConfig, JudgeClien
 
 @contextmanager
 def _own_server(config: Config) -> Iterator[tuple[str, str]]:
-    """Serve the recipe's reward model; yield where it is asked, and the bearer token. Raises `ConfigError`."""
+    """Serve the recipe's own judge; yield where it is asked, and the bearer key. Raises `ConfigError`."""
     from asyncrl.extensions.judge.checks import check_folder
-    from asyncrl.extensions.judge.judging import REWARD_MODEL
+    from asyncrl.extensions.judge.judging import server_of
+    from asyncrl.extensions.judge.settings import JudgeConfig
     from asyncrl.launch.machines.placement import Placement
     from asyncrl.launch.processes.process_group import ProcessGroup
     from asyncrl.launch.roles.roles import start_beside_workers
+    from asyncrl.rollout.worker_context import WorkerContext
     from asyncrl.scratch import scratch_folder
 
-    check_folder(config, alone=True)
+    if config.section(JudgeConfig).kind == "folder":
+        check_folder(config, alone=True)
     with scratch_folder("judge") as folder:
         group = ProcessGroup(folder)
         (folder / "config.json").write_text(config.model_dump_json())
         try:
-            process = start_beside_workers(group, config, folder, Placement())[REWARD_MODEL]
-            url = group.wait_ready(process, config.run.start_timeout_s)
-            yield f"{url}/v1/score", group.credentials.bearer(REWARD_MODEL)
+            beside = start_beside_workers(group, config, folder, Placement(), model=config.model.path)
+            start_s = config.run.start_timeout_s
+            urls = {role: group.wait_ready(process, start_s) for role, process in beside.items()}
+            yield server_of(WorkerContext(config, urls, group.credentials.bearer))
         finally:
             group.stop()
 

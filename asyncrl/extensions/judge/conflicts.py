@@ -9,7 +9,7 @@ from asyncrl.extensions.judge.settings import (
     DEFAULT_PROMPT,
     ComponentConfig,
     JudgeConfig,
-    RewardModelPlacement,
+    JudgePlacement,
 )
 
 
@@ -25,9 +25,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         )
     yield from _unread(judge)
     yield from _folder_problems(recipe, judge)
+    yield from _policy_problems(recipe, judge)
     if judge.relative != "off":
         yield from _relative_problems(recipe, judge)
-    if judge.url and judge.kind == "chat":
+    if judge.served and judge.chats:
         yield from _prompt_problems(judge)
 
 
@@ -53,7 +54,12 @@ def _unread(judge: JudgeConfig) -> Iterator[str]:
         )
     if judge.vote != "mean" and judge.samples == 1:
         yield f"judge.vote: is not read with judge.samples=1, got {judge.vote!r}"
-    if judge.max_requests and not judge.url and judge.kind != "folder":
+    if judge.max_total_tokens and not (judge.served and judge.chats):
+        yield (
+            "judge.max_total_tokens: is not read without a chat judge, whose server reports tokens, got "
+            f"{judge.max_total_tokens}"
+        )
+    if judge.max_requests and not judge.served:
         yield f"judge.max_requests: is not read without a judge.url, got {judge.max_requests}"
     if judge.served and judge.functions and not (judge.rubrics or judge.outputs or judge.per_turn):
         has = "a rubric where there is a judge.url" if judge.chats else "an output of the reward model"
@@ -63,9 +69,27 @@ def _unread(judge: JudgeConfig) -> Iterator[str]:
         )
 
 
+def _policy_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
+    """Yield what a judge that is the policy itself needs, and what is not read beside it."""
+    gpus = recipe.section(JudgePlacement).judge_engine
+    if judge.kind != "policy":
+        if gpus:
+            yield (
+                f"placement.judge_engine must be left out without judge.kind='policy', whose GPU it is, got {gpus}"
+            )
+        return
+    if judge.url:
+        yield f"judge.url must be left out with judge.kind='policy', which the run serves itself, got {judge.url!r}"
+    if recipe.eval.every and not judge.model:
+        yield (
+            "judge.model: must name the model that the run starts from with judge.kind='policy' and "
+            f"eval.every={recipe.eval.every}: an evaluation knows the checkpoint alone, which is another version"
+        )
+
+
 def _folder_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
     """Yield what a reward model in a folder needs, and what is not read beside it."""
-    gpus = recipe.section(RewardModelPlacement).reward_model
+    gpus = recipe.section(JudgePlacement).reward_model
     if judge.kind != "folder":
         if gpus:
             yield (

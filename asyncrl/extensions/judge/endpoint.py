@@ -17,6 +17,7 @@ import aiohttp
 
 from asyncrl.clock import now_s
 from asyncrl.errors import JudgeError
+from asyncrl.extensions.judge.budget import Away, Budget, Spent
 from asyncrl.outage_log import OutageLog
 
 log = logging.getLogger("asyncrl.judge")
@@ -32,37 +33,33 @@ VERSION = "/v1"
 T = TypeVar("T")
 
 
-class Away(JudgeError):
-    """The judge's server does not serve now. The same request may be answered later."""
-
-
-class Spent(JudgeError):
-    """No further request may be sent."""
-
-
 class Endpoint:
     """Sends requests to one address.
 
-    max_requests: how many may be sent, 0 for any number. outage_s: how long a server that is away is waited for; it is
-    asked `ATTEMPTS` times at least. timeout_s: of each request.
+    budget: counts requests and tokens; None for no limit. count_tokens: whether replies must say how many they took.
+    outage_s: how long a server that is away is waited for; it is asked `ATTEMPTS` times at least. timeout_s: of each
+    request.
     """
 
     def __init__(
         self,
         url: str,
         key: str = "",
-        max_requests: int = 0,
+        budget: Budget | None = None,
         outage_s: float = 0.0,
         timeout_s: float = TIMEOUT_S,
+        count_tokens: bool = False,
     ) -> None:
         self.timeout_s = timeout_s
+        self.budget = budget
+        self.count_tokens = count_tokens
         self.url = url
-        self.max_requests = max_requests
         self.outage_s = outage_s
         self.sent = 0
         """Requests sent so far, repeated ones included."""
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._limit = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._spent = False
         self._outage = OutageLog(log, f"the judge {url} is away")
         self._http: aiohttp.ClientSession | None = None
 
@@ -108,7 +105,7 @@ class Endpoint:
                 self._outage.ended(worked)
 
     async def _post(self, body: dict[str, Any]) -> Any:
-        self._spend()
+        await self._spend()
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 headers=self._headers, connector=aiohttp.TCPConnector(limit=MAX_IN_FLIGHT)
@@ -127,24 +124,35 @@ class Endpoint:
         except ValueError as error:
             raise JudgeError(f"{type(error).__name__}: {error}") from error
         try:
-            return json.loads(text)
+            reply = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise JudgeError(f"{type(error).__name__}: {error}") from error
+        if self.budget is not None and self.count_tokens:
+            await self.budget.used(used_tokens(reply))
+        return reply
 
-    def _spend(self) -> None:
+    async def _spend(self) -> None:
         """Count a request that is about to be sent. Raises `Spent` where there may be no further one."""
-        if self.max_requests and self.sent >= self.max_requests:
-            raise Spent(
-                f"judge {self.url}: judge.max_requests={self.max_requests} are spent: this worker sends no further "
-                "request, and episodes fail for want of a score; resume the run with more"
-            )
+        if self.budget is not None:
+            try:
+                await self.budget.spend()
+            except Spent as error:
+                if not self._spent:
+                    log.error("judge %s: %s", self.url, error)
+                self._spent = True
+                raise Spent(f"judge {self.url}: {error}") from None
         self.sent += 1
-        if self.sent == self.max_requests:
-            log.error(
-                "judge %s: the last of judge.max_requests=%d is sent; from now on episodes fail for want of a score",
-                self.url,
-                self.max_requests,
-            )
+
+
+def used_tokens(reply: Any) -> int:
+    """Return the tokens that a reply says it took. Raises `JudgeError` for one that does not say."""
+    usage = reply.get("usage") if isinstance(reply, dict) else None
+    tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise JudgeError(
+            f"the server reports no usage.total_tokens, which judge.max_total_tokens counts; got {usage!r:.100}"
+        )
+    return tokens
 
 
 def judge_errors(answers: Iterable[object]) -> list[JudgeError]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from asyncrl.errors import EpisodeError, JudgeError
+from asyncrl.extensions.judge.budget import Budget, OwnBudget, RunBudget
+from asyncrl.extensions.judge.endpoint import chat_url
 from asyncrl.extensions.judge.functions import Functions
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores
 from asyncrl.extensions.judge.settings import JudgeConfig
@@ -38,6 +40,8 @@ TIMING = "judge_s"
 """The key of `Trajectory.timing` for the seconds that a judge takes."""
 REWARD_MODEL = "reward_model"
 """The role of the process that serves a reward model in a folder."""
+JUDGE_ENGINE = "judge_engine"
+"""The role of the engine of a judge that is the policy itself."""
 KEY = "ASYNCRL_JUDGE_KEY"
 """Environment variable with the bearer key of `judge.url`."""
 
@@ -122,17 +126,33 @@ class Judging:
         return Verdict(self.weight * total, components, earned)
 
 
+def server_of(context: WorkerContext) -> tuple[str, str]:
+    """Return the address at which a run's judge is asked, and the bearer key."""
+    given = context.config.section(JudgeConfig)
+    if given.kind == "folder":
+        return f"{context.address(REWARD_MODEL)}/v1/score", context.bearer(REWARD_MODEL)
+    if given.kind == "policy":
+        return chat_url(context.address(JUDGE_ENGINE)), context.bearer("engine")
+    return (chat_url(given.url) if given.chats else given.url.rstrip("/")), os.environ.get(KEY, "")
+
+
+def budget_of(context: WorkerContext) -> Budget | None:
+    """Return what counts for the judge of a run's worker, or of one without a buffer; None where nothing is bounded."""
+    config = context.config.section(JudgeConfig)
+    if not config.budgeted:
+        return None
+    return OwnBudget(config) if context.tell is None else RunBudget(context.tell)
+
+
 def judging(context: WorkerContext) -> Judging:
     """Return the judge of a run. Raises `ConfigError` for a function that is not there."""
     from asyncrl.extensions.judge.client import JudgeClient
 
-    given, outage_s = context.config.section(JudgeConfig), context.config.outage_timeout_s
+    given = context.config.section(JudgeConfig)
     judge = None
-    if given.kind == "folder":
-        url = f"{context.address(REWARD_MODEL)}/v1/score"
-        judge = JudgeClient(given, context.bearer(REWARD_MODEL), outage_s, url)
-    elif given.url:
-        judge = JudgeClient(given, os.environ.get(KEY, ""), outage_s)
+    if given.served:
+        url, key = server_of(context)
+        judge = JudgeClient(given, key, context.config.outage_timeout_s, url, budget_of(context))
     return Judging(
         judge,
         given.mode,

@@ -28,6 +28,8 @@ SCALE = (0.0, 10.0)
 """The least and the most of the one number, of "overall" and of a turn."""
 OVERALL = "overall"
 """The name of the score of a whole episode in a reply that has those of its turns, but of no components."""
+OWN_NAME = "policy"
+"""What the model of `asyncrl serve policy`, and of a judge's own engine, is called."""
 LINE_TOKENS = 16
 """Tokens of a reply's line with a number."""
 NUMBER = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,6})?")
@@ -92,7 +94,7 @@ def completion_body(
 ) -> dict[str, Any]:
     """Return the body of a request for one reply to a text."""
     return {
-        "model": config.model,
+        "model": OWN_NAME if config.kind == "policy" else config.model,
         "messages": [{"role": "user", "content": text}],
         "temperature": temperature,
         "max_tokens": max_tokens,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from typing import Any
 from asyncrl.data.transcript import written_messages
 from asyncrl.errors import EpisodeError, JudgeError
 from asyncrl.extensions.judge.comparing import Preference, prefer
-from asyncrl.extensions.judge.endpoint import Endpoint, chat_url, judge_errors
-from asyncrl.extensions.judge.judging import COMPONENT, KEY, TIMING
+from asyncrl.extensions.judge.endpoint import Endpoint, judge_errors
+from asyncrl.extensions.judge.judging import COMPONENT, TIMING, budget_of, server_of
 from asyncrl.extensions.judge.questions import JudgeRequest, completion_body, completion_text, rubric
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.extensions.judge.transcript import shown_conversation
@@ -204,7 +203,13 @@ def _message(item: dict[str, Any]) -> Message:
 
 def relative_judging(context: WorkerContext) -> RelativeJudging:
     """Return the judge of a run's groups."""
-    config, key = context.config, os.environ.get(KEY, "")
-    given = config.section(JudgeConfig)
-    endpoint = Endpoint(chat_url(given.url), key, given.max_requests, config.outage_timeout_s)
+    given = context.config.section(JudgeConfig)
+    url, key = server_of(context)
+    endpoint = Endpoint(
+        url,
+        key,
+        budget_of(context),
+        context.config.outage_timeout_s,
+        count_tokens=given.max_total_tokens > 0,
+    )
     return RelativeJudging(given, endpoint)

@@ -11,6 +11,8 @@ from asyncrl.config_sections import Section, Seldom, empty_or_url
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """The name of a component: it stands alone before a colon in a reply, and ends the name of a metric."""
+OWN = ("folder", "policy")
+"""Kinds of judges that the run serves itself."""
 RESERVED = ("overall", "turn", "turns")
 """Names that mean something else in a reply, or in Parquet."""
 DEFAULT_PROMPT = (
@@ -51,11 +53,13 @@ class JudgeConfig(Section):
 
     url: str = ""
     """Address of the server, with or without the `/v1` that ends it; its API key is read from ASYNCRL_JUDGE_KEY."""
-    kind: Seldom[Literal["chat", "score", "folder"]] = "chat"
-    """`chat`: an OpenAI-compatible server; `score`: a reward model behind one HTTP route; `folder`: a reward model in a
-    folder of this machine, `model`, which a process of the run serves."""
+    kind: Seldom[Literal["chat", "score", "folder", "policy"]] = "chat"
+    """`chat`: an OpenAI-compatible server; `policy`: the policy itself at one version, as a chat judge in an engine of
+    its own; `score`: a reward model behind one HTTP route; `folder`: a reward model in a folder of this machine,
+    `model`, which a process of the run serves."""
     model: str = ""
-    """Model that a chat judge is asked for; with `kind = "folder"` the folder of a sequence-classification model."""
+    """Model that a chat judge is asked for. With `kind = "folder"` the folder of a sequence-classification model, with
+    `kind = "policy"` that of the version that judges, by default the model that the run starts from."""
     prompt: Seldom[str] = DEFAULT_PROMPT
     """What a chat judge reads; `{conversation}` and `{task}` are filled in. The last line of its reply must be a number
     from 0 to 10 and nothing else; divided by 10 it is the score. Any other reply is the judge's failure. With
@@ -81,8 +85,11 @@ class JudgeConfig(Section):
     max_tokens: Seldom[int] = Field(512, ge=1)
     """Tokens of a chat judge's reply at most; 16 more for each component and turn."""
     max_requests: Seldom[int] = Field(0, ge=0)
-    """Requests that a rollout worker may send to the judge, repeated ones included; 0 for no limit. Once they are spent
-    the judge fails, and with it every episode that it would have scored."""
+    """Requests that all workers of a run, or an evaluation, may send to the judge, repeated ones included; 0 for no
+    limit. Once they are spent the judge fails, and with it every episode that it would have scored."""
+    max_total_tokens: Seldom[int] = Field(0, ge=0)
+    """Tokens likewise, read and written, by the `usage` that a chat judge's server reports; 0 for no limit. Replies
+    that are on their way when they are spent still come, and are counted."""
 
     _check_url = field_validator("url")(empty_or_url)
 
@@ -100,17 +107,22 @@ class JudgeConfig(Section):
     @property
     def active(self) -> bool:
         """Whether a run has a judge."""
-        return bool(self.url or self.components or self.kind == "folder")
+        return bool(self.url or self.components or self.kind in OWN)
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether what the judge costs is bounded."""
+        return bool(self.max_requests or self.max_total_tokens)
 
     @property
     def served(self) -> bool:
         """Whether a server is asked, beside functions."""
-        return bool(self.url) or self.kind == "folder"
+        return bool(self.url) or self.kind in OWN
 
     @property
     def chats(self) -> bool:
         """Whether that server is a language model's, which is shown the conversation and replies in text."""
-        return self.kind == "chat"
+        return self.kind in ("chat", "policy")
 
     @property
     def rubrics(self) -> dict[str, ComponentConfig]:
@@ -133,8 +145,12 @@ class JudgeConfig(Section):
         return bool(self.rubrics) or self.per_turn
 
 
-class RewardModelPlacement(Section):
-    """A key of `[placement]`."""
+class JudgePlacement(Section):
+    """Keys of `[placement]`."""
+
+    judge_engine: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
+    """The GPU of the engine of a judge that is the policy itself (`judge.kind = "policy"`); left out, the trainer's
+    first, on which engines leave no room."""
 
     reward_model: Seldom[list[Annotated[int, Field(ge=0)]]] = Field(default_factory=list)
     """The GPU of the reward model's process (`judge.kind = "folder"`); left out, the trainer's first."""

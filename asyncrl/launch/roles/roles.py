@@ -406,7 +406,7 @@ class Roles(PolicyRoles):
             for name in env_names(self.config)
         ]
         self.beside_workers = start_beside_workers(
-            process_group, self.config, self.folder, self.placement, self.nice
+            process_group, self.config, self.folder, self.placement, self.nice, self.model
         )
         if self.placement.engines_first:
             for engine in self.every_engine:
@@ -485,14 +485,22 @@ class Roles(PolicyRoles):
 
 
 def start_beside_workers(
-    process_group: ProcessGroup, config: Config, folder: Path, placement: Placement, nice: int = 0
+    process_group: ProcessGroup,
+    config: Config,
+    folder: Path,
+    placement: Placement,
+    nice: int = 0,
+    model: str = "",
 ) -> dict[str, ManagedProcess]:
     """Start what rollout workers have for themselves, where the configuration in `folder` asks for it; return the
-    processes by role. They may not serve yet."""
+    processes by role. They may not serve yet. model: which a run starts from; "" for an evaluation."""
     return {
         row.name: process_group.start(
             row.name.replace("_", "-"),
-            ["serve", row.name, "--folder", str(folder)],
+            [
+                *("serve", row.name, "--folder", str(folder)),
+                *(("--model", model) if model and row.of_start_model else ()),
+            ],
             placement.beside_env(row.name),
             nice=nice,
         )

@@ -45,6 +45,30 @@ def recipe(judge, **sections):
             {**URL, "kind": "score", "components": {"a": RUBRIC}},
             "judge.kind: must be 'chat' with judge.components",
         ),
+        ({**URL, "kind": "folder", "model": "rm"}, "judge.url must be left out with judge.kind='folder'"),
+        ({"kind": "folder"}, "judge.model: must be the folder of a reward model with judge.kind='folder'"),
+        ({"kind": "folder", "model": "rm", "max_requests": 1}, "judge.max_requests must be 0 with"),
+        (
+            {"kind": "folder", "model": "rm", "per_turn": True},
+            "judge.kind: must be 'chat' with judge.per_turn",
+        ),
+        (
+            {"kind": "folder", "model": "rm", "relative": "ranking"},
+            "judge.kind must be 'chat' with judge.relative",
+        ),
+        (
+            {"kind": "folder", "model": "rm", "components": {"a": {"function": "m.py:f"}}},
+            "judge.components: must have one with an output of the reward model",
+        ),
+        (
+            {**URL, "components": {"a": {"output": "x"}}},
+            "judge.kind: must be 'folder' or 'score' with judge.components with an output",
+        ),
+        (
+            {**URL, "kind": "score", "max_total_tokens": 9},
+            "judge.max_total_tokens: is not read without a chat judge",
+        ),
+        ({**URL, "kind": "policy"}, "judge.url must be left out with judge.kind='policy'"),
         ({**URL, "vote": "median"}, "judge.vote: is not read with judge.samples=1, got 'median'"),
         ({"max_requests": 5}, "judge.max_requests: is not read without a judge.url, got 5"),
         ({**URL, "prompt": "Rate it."}, "judge.prompt: must contain {conversation}, got 'Rate it.'"),
@@ -62,6 +86,23 @@ def test_what_is_wrong_or_not_read_is_refused_by_its_key(judge, message):
     with pytest.raises(ConfigError) as refused:
         recipe(judge)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("folder", "reward_model"), ("policy", "judge_engine")])
+def test_a_gpu_is_for_a_judge_that_the_run_serves(kind, key):
+    config = recipe({"kind": kind, "model": "m"}, placement={key: [1]})
+    assert getattr(config.placement, key) == [1]
+    with pytest.raises(ConfigError, match=rf"placement\.{key} must be left out without judge\.kind='{kind}'"):
+        recipe(URL, placement={key: [1]})
+
+
+def test_an_evaluation_must_be_told_which_version_judges():
+    every = {"eval": {"every": 2, "tasks": 2}}
+    with pytest.raises(
+        ConfigError, match=r"judge\.model: must name the model that the run starts from .*eval\.every=2"
+    ):
+        recipe({"kind": "policy"}, **every)
+    assert recipe({"kind": "policy", "model": "m"}, **every).section(JudgeConfig).served
 
 
 def test_an_agent_is_not_scored_by_functions_either():

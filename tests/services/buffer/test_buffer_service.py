@@ -24,6 +24,7 @@ CALLS = {
     "/v1/pause": {"paused": True},
     "/v1/staleness_limit": {"limit": 1},
     "/v1/opponents": {"versions": [3]},
+    "/v1/judge/budget": {"client": "0" * 16, "requests": 1, "tokens": 0},
     "/v1/quarantine": {"worker": "w", "reason": "r"},
     "/v1/readmit": {"worker": "w"},
     "/v1/readmit_users": {"engine": "http://10.0.0.1:1"},
