@@ -58,6 +58,15 @@ def add(subparsers: Subparsers) -> None:
         help="whether the model thinks first, where its chat template knows of it",
     )
     parser.add_argument(
+        "--most-thinking", type=int, metavar="N", help="with --on: tokens after which thinking is ended"
+    )
+    parser.add_argument(
+        "--least-thinking",
+        type=int,
+        metavar="N",
+        help='with --on: tokens before which it goes on, after "Wait"',
+    )
+    parser.add_argument(
         "--fewshot", type=int, help="with lm-eval/TASK: examples before a question (the task's own)"
     )
     parser.add_argument(
@@ -127,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.thinking:
         args.overrides.append(f"model.chat_template_args.enable_thinking={json.dumps(args.thinking == 'on')}")
-    for option in ("limit", "max_tokens", "temperature"):
+    for option in ("limit", "max_tokens", "temperature", "most_thinking", "least_thinking"):
         if getattr(args, option) is not None and not args.on:
             raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
     if bool(args.harness) != isinstance(args.tasks, str):
@@ -144,7 +153,10 @@ def run(args: argparse.Namespace) -> int:
     if args.on and "lm-eval/" in args.on:
         from asyncrl.commands.eval_lm import run_lm_eval
 
-        for option in ("tasks", "rows", "samples", "recipe", "max_tokens", "temperature", "trained_on"):
+        for option in (
+            *("tasks", "rows", "samples", "recipe", "max_tokens", "temperature", "trained_on"),
+            *("most_thinking", "least_thinking"),
+        ):
             if getattr(args, option):
                 raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on lm-eval/TASK")
         return run_lm_eval(args, _sets(args.on))
@@ -157,7 +169,10 @@ def run(args: argparse.Namespace) -> int:
                 raise ConfigError(
                     f"eval: --{option} goes with --env or a run; --on has --limit and writes all samples"
                 )
-        least = {"limit": 1, "samples": 1, "max_tokens": 1, "temperature": 0}
+        least = {
+            **{"limit": 1, "samples": 1, "max_tokens": 1, "temperature": 0},
+            **{"most_thinking": 0, "least_thinking": 1},
+        }
         for option, smallest in least.items():
             if (value := getattr(args, option)) is not None and not value >= smallest:
                 raise ConfigError(
@@ -169,6 +184,7 @@ def run(args: argparse.Namespace) -> int:
             args.samples or 1,
             args.max_tokens or MAX_TOKENS,
             1.0 if args.temperature is None else args.temperature,
+            (args.most_thinking, args.least_thinking),
         )
         return run_suite(args, suite)
     if args.suite:

@@ -167,7 +167,9 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
 
 def _columns(record: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
     """Yield the key, the name and the parts of each column of an evaluation."""
-    suite, tasks = record["suite"], record["tasks"]
+    # A key that says nothing is as in evaluations that were made before there was such a key.
+    suite = {key: value for key, value in record["suite"].items() if value is not None}
+    tasks = record["tasks"]
     sampling = {key: value for key, value in suite.items() if key not in ("name", "parts", "description")}
     if all(part.get("set") for part in suite["parts"].values()):
         # A data set is the same column whatever others were played beside it, and wherever its file lay.

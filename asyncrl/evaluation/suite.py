@@ -110,6 +110,10 @@ class Suite(Section):
     max_turns: int = Field(0, ge=0)
     """Turns of an episode; 0 takes each environment's own limit."""
     max_tokens_per_turn: int = Field(256, ge=1)
+    most_thinking: int | None = Field(None, ge=0)
+    """Tokens after which thinking is ended and the answer begins; left out, it ends by itself."""
+    least_thinking: int | None = Field(None, ge=1)
+    """Tokens before which thinking goes on, with "Wait" in place of its end."""
     max_model_len: int = Field(2048, ge=16)
     """Tokens of an episode, or the checkpoint's own context where that is shorter."""
     parts: dict[Name, SuitePart] = Field(min_length=1)
@@ -156,11 +160,17 @@ def load_suite(given: str) -> Suite:
 
 
 def suite_on(
-    sets: Mapping[str, str], limit: int, samples: int, max_tokens: int, temperature: float = 1.0
+    sets: Mapping[str, str],
+    limit: int,
+    samples: int,
+    max_tokens: int,
+    temperature: float = 1.0,
+    thinking: tuple[int | None, int | None] = (None, None),
 ) -> Suite:
     """Return the suite of `asyncrl eval --on`: known data sets, each with its file or "" for the hub.
 
-    limit: tasks of each, 0 for all. max_tokens: of an answer. Raises `ConfigError` for an unknown set.
+    limit: tasks of each, 0 for all. max_tokens: of an answer. thinking: the most and the least tokens of it.
+    Raises `ConfigError` for an unknown set.
     """
     for name in sets:
         known_set(name, "--on")
@@ -170,6 +180,8 @@ def suite_on(
         samples=samples,
         temperature=temperature,
         max_tokens_per_turn=max_tokens,
+        most_thinking=thinking[0],
+        least_thinking=thinking[1],
         max_model_len=max_tokens + PROMPT_TOKENS,
         parts={name: SuitePart(set=name, file=file, tasks=limit) for name, file in sets.items()},
     )

@@ -44,6 +44,7 @@ SEAMS = frozenset(
         "group_checks",
         "strategies",
         "episode_ends",
+        "evaluation_generators",
         "group_rewards",
         "lease_hooks",
         "ledger_hooks",

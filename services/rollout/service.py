@@ -31,6 +31,7 @@ from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
+from asyncrl.rollout.evaluation_generator import evaluation_generator
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.player import EpisodePlayer
@@ -135,6 +136,8 @@ class RolloutService:
         context = WorkerContext(config, beside or {}, credentials.bearer, tell)
         self.ends = episode_ends(context)
         self.rewards = group_rewards(context)
+        # What does not go with the model is refused now, and not when it is evaluated.
+        evaluation_generator(config, self.renderer, self.engines)
         self.agents: Agents | None = None
         if config.env.name == AGENT:
             routed = RoutedEngines(self.router, self.engines)
@@ -265,7 +268,9 @@ class RolloutService:
         self, tasks: Sequence[Task], samples: int, temperature: float, seed: int | None
     ) -> list[bytes]:
         """Run `samples` episodes of each task at once; return encoded groups in task order."""
-        generator = MultiPolicyGenerator(self.engines, self._further_policies())
+        generator = evaluation_generator(
+            self.config, self.renderer, MultiPolicyGenerator(self.engines, self._further_policies())
+        )
         runner = EpisodeGroupRunner(self._player(generator, temperature, seed))
         limit = asyncio.Semaphore(
             max(1, self.config.engine.max_num_seqs * len(self.router.engines) // samples)
