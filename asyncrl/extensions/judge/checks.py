@@ -29,3 +29,12 @@ def check_folder(config: Config, alone: bool) -> None:
             f"judge.components: the model in {judge.model} gives {len(found.labels)} numbers; name those that count, "
             f"each by a component with an output of: {', '.join(found.labels)}"
         )
+
+
+def check_policy(config: Config, alone: bool) -> None:
+    """Look at where the workers are. alone: whether the run has this machine only. Raises `ConfigError`."""
+    if not alone:
+        raise ConfigError(
+            "judge.kind: 'policy' is for runs on one machine, whose workers reach the judge's engine on loopback; serve "
+            "the model with `asyncrl serve engine` or vLLM where all machines reach it, and give judge.url"
+        )

@@ -130,3 +130,10 @@ def test_a_judge_is_there_with_a_server_or_with_functions():
     assert [JudgeConfig(**one).active for one in ({}, URL, {"components": {"a": {"function": "m.py:f"}}})] == [
         False, True, True,
     ]  # fmt: skip
+
+
+def test_the_policy_judges_on_one_machine_alone():
+    config = recipe({"kind": "policy"})
+    with pytest.raises(ConfigError, match=r"judge\.kind: 'policy' is for runs on one machine.*give judge\.url"):
+        check_extensions(config, alone=False)
+    check_extensions(config)
