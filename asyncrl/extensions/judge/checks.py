@@ -35,6 +35,6 @@ def check_policy(config: Config, alone: bool) -> None:
     """Look at where the workers are. alone: whether the run has this machine only. Raises `ConfigError`."""
     if not alone:
         raise ConfigError(
-            "judge.kind: 'policy' is for runs on one machine, whose workers reach the judge's engine on loopback; serve the "
-            "model with vLLM where all machines reach it, and give judge.url"
+            "judge.kind: 'policy' is for runs on one machine, whose workers reach the judge's engine on loopback; "
+            "serve the model with vLLM where all machines reach it, and give judge.url"
         )

@@ -134,6 +134,8 @@ def test_a_judge_is_there_with_a_server_or_with_functions():
 
 def test_the_policy_judges_on_one_machine_alone():
     config = recipe({"kind": "policy"})
-    with pytest.raises(ConfigError, match=r"judge\.kind: 'policy' is for runs on one machine.*give judge\.url"):
+    with pytest.raises(
+        ConfigError, match=r"judge\.kind: 'policy' is for runs on one machine.*give judge\.url"
+    ):
         check_extensions(config, alone=False)
     check_extensions(config)
