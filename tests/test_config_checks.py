@@ -197,7 +197,7 @@ OPPONENTS = {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}}
         ({"env": {"name": "agent"}}, "env.name='agent' must be left out"),
         ({"rollout": {"branches": 1}}, "rollout.branches must be left out"),
         ({"rollout": {"hinted": 1}}, "rollout.hinted must be left out"),
-        ({"judge": {"url": "http://j"}}, "judge.url must be left out with opponents.choose='uniform'"),
+        ({"judge": {"url": "http://j"}}, "judge must be left out with opponents.choose='uniform'"),
         ({"outer": {"url": "http://o"}}, "outer.url must be left out with opponents.choose='uniform'"),
     ],
 )

@@ -43,7 +43,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
         ),
         ("rollout.hinted", value_at(recipe, "rollout.hinted") > 0, "hints are for the main agent"),
         (
-            "judge.url",
+            "judge",
             bool(value_at(recipe, "judge.active")),
             "a judge gives all agents of an episode its score",
         ),

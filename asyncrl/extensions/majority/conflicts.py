@@ -39,7 +39,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             "a game is won or lost, and its moves are no answers",
         ),
         (
-            "judge.url and judge.components",
+            "judge",
             replaces and bool(value_at(recipe, "judge.active")),
             "left out",
             "the vote takes the place of their score; majority.mode='add' adds to it",

@@ -38,16 +38,16 @@ class Queue:
                 return request
         return None
 
-    def _ready(self, owner: str, requests: Mapping[int, Request]) -> Request | None:
+    def _ready(self, owner: str, waiting: Mapping[int, Request]) -> Request | None:
         """Return the request of an owner that may be carried out now."""
-        first = next(iter(requests.values()), None)
+        first = next(iter(waiting.values()), None)
         if first is None or first.kind == CREATE:
             return first
         if first.kind == UNLOAD:
             # After what the policy was asked before.
             policy = owner.removesuffix(UNLOADING)
             return None if self._ready(policy, self._waiting.get(policy, {})) is not None else first
-        return requests.get(self._last(owner, first) + 1)
+        return waiting.get(self._last(owner, first) + 1)
 
     def _last(self, policy: str, first: Request) -> int:
         """Return the newest request of a policy that was carried out: by its state file, or by later answers. Of one
