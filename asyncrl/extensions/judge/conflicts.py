@@ -24,6 +24,7 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             f"{key} must be left out for env.name='agent', whose agent reports its own reward, got {given!r}"
         )
     yield from _unread(judge)
+    yield from _gpu_problems(recipe, judge)
     yield from _folder_problems(recipe, judge)
     yield from _policy_problems(recipe, judge)
     if judge.relative != "off":
@@ -69,14 +70,17 @@ def _unread(judge: JudgeConfig) -> Iterator[str]:
         )
 
 
+def _gpu_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
+    """Yield GPUs of processes that the run does not have."""
+    for role, kind in (("reward_model", "folder"), ("judge_engine", "policy")):
+        gpus = getattr(recipe.section(JudgePlacement), role)
+        if gpus and judge.kind != kind:
+            yield f"placement.{role} must be left out without judge.kind='{kind}', whose GPU it is, got {gpus}"
+
+
 def _policy_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
     """Yield what a judge that is the policy itself needs, and what is not read beside it."""
-    gpus = recipe.section(JudgePlacement).judge_engine
     if judge.kind != "policy":
-        if gpus:
-            yield (
-                f"placement.judge_engine must be left out without judge.kind='policy', whose GPU it is, got {gpus}"
-            )
         return
     if judge.url:
         yield f"judge.url must be left out with judge.kind='policy', which the run serves itself, got {judge.url!r}"
@@ -89,13 +93,7 @@ def _policy_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
 
 def _folder_problems(recipe: Recipe, judge: JudgeConfig) -> Iterator[str]:
     """Yield what a reward model in a folder needs, and what is not read beside it."""
-    gpus = recipe.section(JudgePlacement).reward_model
     if judge.kind != "folder":
-        if gpus:
-            yield (
-                "placement.reward_model must be left out without judge.kind='folder', whose GPU it is, got "
-                f"{gpus}"
-            )
         return
     if not judge.model:
         yield "judge.model: must be the folder of a reward model with judge.kind='folder', got ''"

@@ -113,17 +113,14 @@ async def follow(
         allow_hosts=limits.allow_hosts, root=RootFiles(root.layers, recipe.workdir),
     )  # fmt: skip
     jail = BuildJail()
-    watch = asyncio.create_task(_watch(folder, limits.disk_bytes))
     try:
         await jail.start(spec)
         steps: list[Step] = [*recipe.steps, *_last_steps(recipe.workdir, keep_git_history)]
         for step in steps:
             left_s = ends - asyncio.get_running_loop().time()
-            await _one(jail, step, recipe.context, max(LEAST_S, left_s), watch)
-        await _check_room(folder, limits.disk_bytes)
+            await _one(jail, step, recipe.context, max(LEAST_S, left_s), folder, limits.disk_bytes)
+        await check_room(folder, limits.disk_bytes)
     finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
         await jail.stop()
     os.replace(folder / "out" / WORK_ARCHIVE, folder / WORK_ARCHIVE)
     shutil.rmtree(folder / "out")
@@ -192,7 +189,7 @@ def _last_steps(workdir: str, keep_git_history: bool) -> list[Step]:
 
 
 async def _one(
-    jail: BuildJail, step: Step, context: Context, timeout_s: float, watch: asyncio.Task[None]
+    jail: BuildJail, step: Step, context: Context, timeout_s: float, folder: Path, most_bytes: int
 ) -> None:
     plain = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     if isinstance(step, RunStep):
@@ -202,13 +199,10 @@ async def _one(
     else:
         line, argv = "COPY", ["tar", "-xf", "-", "-C", "/", "--keep-directory-symlink", "--no-same-owner"]
         call = jail.run(argv, plain, "/", _packed(step, context), timeout_s)
-    running = asyncio.ensure_future(call)
-    await asyncio.wait((running, watch), return_when=asyncio.FIRST_COMPLETED)
-    if watch.done():
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        raise InfrastructureError(f"{line[:200]!r}: {watch.exception()}")
-    result = running.result()
+    try:
+        result = await within(call, folder, most_bytes)
+    except InfrastructureError as error:
+        raise InfrastructureError(f"{line[:200]!r}: {error}") from error
     output = (result.text + "\n" + result.stderr.decode("utf-8", "replace")).strip()[-SHOWN_CHARACTERS:]
     if result.timed_out:
         raise InfrastructureError(
@@ -235,16 +229,15 @@ def _packed(step: CopyStep, context: Context) -> bytes:
 async def within(call: Coroutine[Any, Any, T], folder: Path, most_bytes: int) -> T:
     """Return what a call returns that writes below a folder.
 
-    Raises `InfrastructureError` once it has written more than `most_bytes`; it is then cancelled.
+    Raises `InfrastructureError` when it is found to have written more than `most_bytes`; it is then cancelled. What is
+    written between the last look and the end is for the caller to look at.
     """
     running, watch = asyncio.create_task(call), asyncio.create_task(_watch(folder, most_bytes))
     try:
         await asyncio.wait((running, watch), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             watch.result()
-        result = running.result()
-        await _check_room(folder, most_bytes)
-        return result
+        return running.result()
     finally:
         for task in (running, watch):
             task.cancel()
@@ -255,10 +248,11 @@ async def _watch(folder: Path, most_bytes: int) -> None:
     """Raise `InfrastructureError` once the steps have written more than `most_bytes`."""
     while True:
         await asyncio.sleep(2.0)
-        await _check_room(folder, most_bytes)
+        await check_room(folder, most_bytes)
 
 
-async def _check_room(folder: Path, most_bytes: int) -> None:
+async def check_room(folder: Path, most_bytes: int) -> None:
+    """Raise `InfrastructureError` where more than `most_bytes` lie below a folder."""
     taken = await asyncio.to_thread(_taken_bytes, folder)
     if taken > most_bytes:
         raise InfrastructureError(f"more was written than fits: {taken} bytes of {most_bytes}")

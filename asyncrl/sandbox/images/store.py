@@ -25,7 +25,7 @@ from asyncrl.cache import cache_folder, code_digest, whole_file
 from asyncrl.errors import AsyncRLError, InfrastructureError
 from asyncrl.sandbox.images.dockerfile import Recipe
 from asyncrl.sandbox.images.engine import ENGINES, unpack
-from asyncrl.sandbox.images.jail import HOST, WORK_ARCHIVE, BuildLimits, follow, moved, within
+from asyncrl.sandbox.images.jail import HOST, WORK_ARCHIVE, BuildLimits, check_room, follow, moved, within
 from asyncrl.sandbox.protocol import RootFiles
 
 SLOTS = max(2, (os.cpu_count() or 2) // 2)
@@ -131,6 +131,7 @@ async def _by_engine(
     try:
         async with asyncio.timeout(limits.timeout_s):
             made = await within(making, folder, limits.disk_bytes)
+            await check_room(folder, limits.disk_bytes)
     except TimeoutError as error:
         raise InfrastructureError(f"{engine} was not done within the build's time") from error
     left_s = max(1.0, limits.timeout_s - (time.monotonic() - began))
