@@ -45,6 +45,7 @@ SEAMS = frozenset(
         "strategies",
         "episode_ends",
         "evaluation_generators",
+        "training_generators",
         "group_rewards",
         "lease_hooks",
         "ledger_hooks",

@@ -31,13 +31,13 @@ from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
-from asyncrl.rollout.evaluation_generator import evaluation_generator
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.group_reward import group_rewards
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.policies import MultiPolicyGenerator
 from asyncrl.rollout.strategies.table import configured
+from asyncrl.rollout.turn_generators import evaluation_generator, training_generator
 from asyncrl.rollout.worker import RolloutLoop
 from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.run.model_folder import vocab_size
@@ -209,13 +209,14 @@ class RolloutService:
 
     def _training_runner(self, seed: int | None) -> GroupRunner:
         """Return the runner of leased groups, with the recipe's strategies."""
+        engines = training_generator(self.config, self.renderer, self.engines)
 
         def make_player(temperature: float) -> EpisodePlayer:
-            return self._player(self.engines, temperature, seed if temperature else None)
+            return self._player(engines, temperature, seed if temperature else None)
 
         parts = WorkerParts(
             self.config,
-            self.engines,
+            engines,
             self.renderer.assistant,
             make_player,
             self._further_policies(),

@@ -26,7 +26,7 @@ PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "alg
 
 OF_THE_RECIPE = (
     "task_plans", "task_shares", "checks", "model_checks", "forward_changes", "engine_additions", "episode_ends",
-    "evaluation_generators",
+    "evaluation_generators", "training_generators",
     "group_rewards",     "run_monitors", "weight_forms", "buffer_places",
 )  # fmt: skip
 """Seams that ask with the recipe itself."""
@@ -118,6 +118,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"judge": {"url": "http://j", "relative": "ranking"}}, "group_rewards", "judge"),
         ({"majority": {"mode": "add"}}, "group_rewards", "majority"),
         ({"eval": {"most_thinking": 9}}, "evaluation_generators", "thinking"),
+        ({"rollout": {"most_thinking": 9}}, "training_generators", "thinking"),
+        ({"length": {"mode": "adaptive"}}, "strategies", "length"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "engine_additions", "speculation"),
         ({"train": {"commitments": True}}, "engine_additions", "commitments"),

@@ -11,16 +11,16 @@ from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group
 from asyncrl.errors import ConflictError
-from asyncrl.train.features.logprob_check import Tolerance, compare, disagreeing, of_groups
+from asyncrl.train.features.logprob_check import Tolerance, _over_older_kv, compare, disagreeing, of_groups
 from asyncrl.train.features.sampled_check import SampledCheck
 from asyncrl.train.loop.trainer import Trainer
 from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from asyncrl.train.step.step_batch import build_step_batch
 from asyncrl.train.step.step_settings import StepSettings
-from asyncrl.types import Task
+from asyncrl.types import NOT_SAMPLED, Task
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.publish import PublishReport
-from tests.train.factories import group
+from tests.train.factories import group, trajectory
 from tests.train.one_step import make_engine, near_policy, snapshot, step_once
 from tests.train.one_step_lora import adapted
 
@@ -117,6 +117,22 @@ def test_tokens_of_an_older_version_are_compared_under_its_weights(moved):
     forged = [made_up(earlier[0]), *earlier[1:]]
     wrong = disagreeing(comparisons(engine, forged, folder), Tolerance())
     assert [c.group for c in wrong] == ["g-t0"]
+
+
+def test_a_turn_that_begins_with_tokens_nobody_sampled_is_over_no_older_kv():
+    one = trajectory(turns=1, version=3)
+    put = np.arange(one.num_tokens) == one.turns[0].start
+    begun = replace(
+        one,
+        loss_mask=one.loss_mask & ~put,
+        versions=np.where(put, NOT_SAMPLED, one.versions).astype(np.int32),
+    )
+    assert not _over_older_kv(begun).any()
+    moved_on = begun.versions.copy()
+    moved_on[one.turns[0].end - 1] = 4
+    assert np.flatnonzero(_over_older_kv(replace(begun, versions=moved_on))).tolist() == [
+        one.turns[0].end - 1
+    ]
 
 
 def test_each_span_is_compared_under_the_version_that_sampled_it(moved):

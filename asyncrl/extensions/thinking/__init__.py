@@ -1,1 +1,1 @@
-"""Evaluations in which a policy thinks for so many tokens at most, or at least."""
+"""A policy thinks for so many tokens at most, or at least."""

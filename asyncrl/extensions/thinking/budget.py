@@ -4,8 +4,8 @@
     least   where `</think>` is sampled before, "Wait" is put in its place, and thinking goes on; `WAITS` times at most
 
 A turn is sampled in pieces, each on the tokens of those before it: what was sampled is never made into tokens again,
-and what is put in is no part of what the policy has chosen. Its log-probability is given as 0, so that such turns are
-for evaluations alone. A turn that does not think is left as it is.
+and what is put in is no part of what the policy has chosen: no version has sampled it, so that training leaves it out
+of the loss, and it is context to what follows. A turn that does not think is left as it is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.thinking.settings import ThinkingConfig
+from asyncrl.extensions.thinking.settings import ThinkingConfig, TrainedThinkingConfig
 from asyncrl.generation import Generated, GenerateRequest, Generator, common_engine
+from asyncrl.types import NOT_SAMPLED
 
 OPEN, CLOSE = "<think>", "</think>"
 WAIT = "Wait"
@@ -130,10 +131,8 @@ class _Turn:
     def put(self, token_ids: Sequence[int]) -> None:
         """Append tokens that nobody sampled, as far as there is room."""
         ids = np.array(token_ids[: self.room], np.int32)
-        versions = [one.versions for one in self.pieces if len(one.versions)]
-        version = versions[-1][-1] if versions else self.request.min_version
         self.pieces.append(
-            Generated(ids, np.zeros(len(ids), np.float32), np.full(len(ids), version, np.int32), "length")
+            Generated(ids, np.zeros(len(ids), np.float32), np.full(len(ids), NOT_SAMPLED, np.int32), "length")
         )
 
     def generated(self) -> Generated:
@@ -151,13 +150,16 @@ class _Turn:
         )
 
 
-def marks_of(renderer: ChatRenderer) -> Marks:
-    """Return the marks of a model. Raises `ConfigError` where they are not tokens of their own."""
+def marks_of(renderer: ChatRenderer, keys: str) -> Marks:
+    """Return the marks of a model. Raises `ConfigError` where they are not tokens of their own.
+
+    keys: those that ask for a budget.
+    """
     found = {text: _ids(renderer, text) for text in (OPEN, CLOSE)}
     for text, ids in found.items():
         if len(ids) != 1:
             raise ConfigError(
-                f"eval.most_thinking and eval.least_thinking: must be left out for this model, to which {text} is "
+                f"{keys}: must be left out for this model, to which {text} is "
                 f"{len(ids)} tokens and not one: it has no thinking that could be ended"
             )
     closing, wait = _ids(renderer, CLOSE + AFTER_CLOSE), _ids(renderer, WAIT)
@@ -171,4 +173,11 @@ def _ids(renderer: ChatRenderer, text: str) -> list[int]:
 def budgeted(config: Config, renderer: ChatRenderer, generator: Generator) -> ThinkingBudget:
     """Return what samples the turns of a run's evaluations. Raises `ConfigError`."""
     given = config.section(ThinkingConfig)
-    return ThinkingBudget(generator, marks_of(renderer), given.most_thinking, given.least_thinking or 0)
+    marks = marks_of(renderer, "eval.most_thinking and eval.least_thinking")
+    return ThinkingBudget(generator, marks, given.most_thinking, given.least_thinking or 0)
+
+
+def budgeted_training(config: Config, renderer: ChatRenderer, generator: Generator) -> ThinkingBudget:
+    """Return what samples the turns that a run is trained on. Raises `ConfigError`."""
+    given = config.section(TrainedThinkingConfig)
+    return ThinkingBudget(generator, marks_of(renderer, "rollout.most_thinking"), given.most_thinking)

@@ -1,4 +1,4 @@
-"""The settings of bounded thinking, keys of `[eval]`."""
+"""The settings of bounded thinking, keys of `[eval]` and `[rollout]`."""
 
 from __future__ import annotations
 
@@ -19,3 +19,16 @@ class ThinkingConfig(Section):
     def bounds_thinking(self) -> bool:
         """Whether either is given."""
         return self.most_thinking is not None or self.least_thinking is not None
+
+
+class TrainedThinkingConfig(Section):
+    """A key of `[rollout]`."""
+
+    most_thinking: Seldom[int | None] = Field(None, ge=0)
+    """Tokens after which thinking is ended while training samples, and the answer begins; what is put in is not
+    trained. Evaluations have `eval.most_thinking`."""
+
+    @property
+    def bounds_thinking(self) -> bool:
+        """Whether it is given."""
+        return self.most_thinking is not None

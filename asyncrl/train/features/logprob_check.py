@@ -221,11 +221,11 @@ def _policy(
 
 
 def _over_older_kv(t: Trajectory) -> np.ndarray:
-    """Return where [L] a token was sampled by a later version than the first token of its turn."""
+    """Return where [L] a token was sampled by a later version than the first of its turn that was sampled."""
     found = np.zeros(t.num_tokens, np.bool_)
     for turn in t.turns:
-        versions = t.versions[turn.start : turn.end]
-        found[turn.start : turn.end] = versions != versions[:1]
+        versions, sampled = t.versions[turn.start : turn.end], t.loss_mask[turn.start : turn.end]
+        found[turn.start : turn.end] = sampled & (versions != versions[sampled][:1])
     return found
 
 

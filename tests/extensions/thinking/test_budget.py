@@ -1,39 +1,33 @@
 """Thinking that is ended, or prolonged, with a real engine: which tokens come out, and that none is made anew."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from asyncrl.chat.renderer import load_renderer
+from asyncrl.chat.renderer import Limits, load_renderer
+from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import parse_config
+from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.thinking.budget import WAITS, ThinkingBudget, marks_of
 from asyncrl.generation import Generated, GenerateRequest
-from asyncrl.rollout.evaluation_generator import evaluation_generator
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.turn_generators import evaluation_generator, training_generator
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
-from tests.conftest import CORPUS
+from asyncrl.services.env.client import LocalEnvs
+from asyncrl.train.step.step_batch import build_step_batch, sampled_tokens
+from asyncrl.types import NOT_SAMPLED, Group, Task
 from tests.credentials import RUN
 from tests.engines import serving
-
-CONTEXT = 256
-
-
-@pytest.fixture(scope="module")
-def thinker(tmp_path_factory):
-    """A folder with a random model whose tokenizer has marks of thinking."""
-    folder = tmp_path_factory.mktemp("thinker")
-    tokenizer = build_tokenizer(CORPUS * 20, 400, CONTEXT)
-    tokenizer.add_tokens(["<think>", "</think>"])
-    save(folder, build_model(len(tokenizer), 64, 2, 2, CONTEXT, tokenizer.eos_token_id, seed=0), tokenizer)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def marks(thinker):
-    return marks_of(load_renderer(thinker))
+    return marks_of(load_renderer(thinker), "eval.most_thinking")
 
 
 def ids(renderer, text):
@@ -83,7 +77,7 @@ def test_thinking_that_has_not_ended_is_ended_and_the_answer_follows(marks):
     tokens, found = turn(script, marks, most=5)
     assert tokens == [WORD] * 5 + [*marks.closing] + [7, STOP]
     assert found.logprobs.tolist() == [-0.5] * 5 + [0.0] * len(marks.closing) + [-0.5] * 2
-    assert set(found.versions.tolist()) == {3}
+    assert found.versions.tolist() == [3] * 5 + [NOT_SAMPLED] * len(marks.closing) + [3] * 2
     assert (found.finish_reason, found.engine) == ("stop", "e")
     assert script.asked[1].token_ids.tolist() == [9, marks.open, *tokens[:-2]]
 
@@ -157,7 +151,9 @@ def test_a_real_engine_goes_on_from_exactly_what_it_sampled(thinker, marks, tmp_
     assert forced.token_ids[12 : 12 + len(marks.closing)].tolist() == [*marks.closing]
     assert forced.token_ids[12 + len(marks.closing) :].tolist() == rest.token_ids.tolist()
     np.testing.assert_allclose(forced.logprobs[:12], plain.logprobs[:12], atol=1e-4)
-    assert forced.versions.tolist() == [0] * len(forced.token_ids)
+    sampled = forced.versions != NOT_SAMPLED
+    assert set(forced.versions[sampled].tolist()) == {0}
+    assert np.flatnonzero(~sampled).tolist() == [12 + n for n in range(len(marks.closing))]
 
 
 def test_a_model_without_marks_of_thinking_is_refused(renderer):
@@ -168,7 +164,38 @@ def test_a_model_without_marks_of_thinking_is_refused(renderer):
         evaluation_generator(config, renderer, Script())
 
 
+def test_training_has_a_budget_of_its_own(thinker, renderer):
+    given = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "rollout": {"most_thinking": 5}}
+    config, script = parse_config(given), Script()
+    found = training_generator(config, load_renderer(thinker), script)
+    assert isinstance(found, ThinkingBudget)
+    assert (found.most, found.least, found.generator) == (5, 0, script)
+    assert evaluation_generator(config, renderer, script) is script
+    with pytest.raises(ConfigError, match=r"rollout\.most_thinking: must be left out for this model"):
+        training_generator(config, renderer, script)
+
+
+def test_what_is_put_in_is_context_in_training_and_no_part_of_the_loss(thinker, marks):
+    renderer = load_renderer(thinker)
+    stop = renderer.stop_token_ids[0]
+    script = Script([marks.open, *[WORD] * 9], [7, stop])
+    settings = EpisodeSettings(Limits(1, 16, 256))
+    player = ChatPlayer(ThinkingBudget(script, marks, 3), LocalEnvs(), renderer, parse_hermes, settings)
+    task = Task("t", "gridworld", 0)
+    (played,) = asyncio.run(player.play(EpisodeRequest(task, 0, "e")))
+    (turn,), put = played.turns, len(marks.closing)
+    own = slice(turn.start, turn.end)
+    assert played.token_ids[own].tolist() == [marks.open, WORD, WORD, *marks.closing, 7, stop]
+    assert played.loss_mask[own].tolist() == [True] * 3 + [False] * put + [True] * 2
+    assert played.behavior_logprobs[own].tolist() == [-0.5] * 3 + [0.0] * put + [-0.5] * 2
+    # The trainer reads it so, too: what is put in is there, and is not counted.
+    group = decode_group(encode_group(Group("g", task, 3, (played, replace(played, episode_index=1)))))
+    rows = sampled_tokens(build_step_batch([group], step=3, max_staleness=0), [0])
+    assert rows.mask.sum() == 5
+
+
 def test_an_evaluation_without_budgets_samples_as_it_is(renderer):
     config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}})
     script = Script()
     assert evaluation_generator(config, renderer, script) is script
+    assert training_generator(config, renderer, script) is script

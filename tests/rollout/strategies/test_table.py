@@ -29,6 +29,7 @@ MINIMAL = {"model": {"path": "m"}, "env": {"name": "gridworld"}}
 SETTINGS = {
     "policies": {},
     "opponents": {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}},
+    "length": {"length": {"mode": "exact", "most_target": 200}},
     "group_rewards": {"majority": {"mode": "replace"}},
     "answers": {"algo": {"advantage": {"name": "igpo"}}},
     "examples": {"curriculum": {"name": "xrpo"}},

@@ -1,0 +1,1 @@
+"""The length of an answer enters its reward."""
