@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrl.commands.eval_sets import MAX_TOKENS, run_sets
 from asyncrl.commands.scratch_folder import scratch_folder
 from asyncrl.errors import ConfigError
 from asyncrl.signals import end_like_interrupted
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 TASKS = 100
 """Held-out tasks that are played where neither --tasks nor the recipe says how many."""
-MAX_TOKENS = 1024
-"""The most tokens of an answer with `--on`."""
 CONTEXT, AGENT_CONTEXT = 4096, 65536
 """The longest context without a recipe, in tokens; that of an agent program holds its own long prompt."""
 AGENT_TURN = 4096
@@ -58,13 +57,25 @@ def add(subparsers: Subparsers) -> None:
         help="whether the model thinks first, where its chat template knows of it",
     )
     parser.add_argument(
-        "--most-thinking", type=int, metavar="N", help="with --on: tokens after which thinking is ended"
+        "--most-thinking",
+        type=_numbers,
+        metavar="N,...",
+        help="with --on: tokens after which thinking is ended; of several numbers each is evaluated, and success is "
+        "drawn against tokens",
     )
     parser.add_argument(
         "--least-thinking",
-        type=int,
-        metavar="N",
-        help='with --on: tokens before which it goes on, after "Wait"',
+        type=_numbers,
+        metavar="N,...",
+        help='with --on: tokens before which it goes on, after "Wait"; likewise',
+    )
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="[CHECKPOINT=]READ,SAMPLED",
+        help="with several budgets of thinking: what a million tokens cost that a checkpoint reads and samples; may be "
+        "repeated",
     )
     parser.add_argument(
         "--fewshot", type=int, help="with lm-eval/TASK: examples before a question (the task's own)"
@@ -136,8 +147,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.thinking:
         args.overrides.append(f"model.chat_template_args.enable_thinking={json.dumps(args.thinking == 'on')}")
-    for option in ("limit", "max_tokens", "temperature", "most_thinking", "least_thinking"):
-        if getattr(args, option) is not None and not args.on:
+    for option in ("limit", "max_tokens", "temperature", "most_thinking", "least_thinking", "price"):
+        if getattr(args, option) not in (None, []) and not args.on:
             raise ConfigError(f"eval: --{option.replace('_', '-')} goes with --on")
     if bool(args.harness) != isinstance(args.tasks, str):
         raise ConfigError(
@@ -155,38 +166,13 @@ def run(args: argparse.Namespace) -> int:
 
         for option in (
             *("tasks", "rows", "samples", "recipe", "max_tokens", "temperature", "trained_on"),
-            *("most_thinking", "least_thinking"),
+            *("most_thinking", "least_thinking", "price"),
         ):
             if getattr(args, option):
                 raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on lm-eval/TASK")
         return run_lm_eval(args, _sets(args.on))
     if args.on:
-        from asyncrl.commands.eval_suite import run_suite
-        from asyncrl.evaluation.suite import suite_on
-
-        for option in ("tasks", "rows"):
-            if getattr(args, option) is not None:
-                raise ConfigError(
-                    f"eval: --{option} goes with --env or a run; --on has --limit and writes all samples"
-                )
-        least = {
-            **{"limit": 1, "samples": 1, "max_tokens": 1, "temperature": 0},
-            **{"most_thinking": 0, "least_thinking": 1},
-        }
-        for option, smallest in least.items():
-            if (value := getattr(args, option)) is not None and not value >= smallest:
-                raise ConfigError(
-                    f"eval: --{option.replace('_', '-')}: must be at least {smallest}, got {value}"
-                )
-        suite = suite_on(
-            _sets(args.on),
-            args.limit or 0,
-            args.samples or 1,
-            args.max_tokens or MAX_TOKENS,
-            1.0 if args.temperature is None else args.temperature,
-            (args.most_thinking, args.least_thinking),
-        )
-        return run_suite(args, suite)
+        return run_sets(args, _sets(args.on))
     if args.suite:
         from asyncrl.commands.eval_suite import run_suite
         from asyncrl.evaluation.suite import load_suite
@@ -216,6 +202,10 @@ def _own_recipe(args: argparse.Namespace) -> str:
 
 def _number_or_name(text: str) -> int | str:
     return int(text) if text.isdigit() else text
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(","))
 
 
 def _sets(given: str) -> dict[str, str]:

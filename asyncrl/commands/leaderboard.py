@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import ConfigError
 
@@ -37,24 +38,47 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--fail-on-regression", action="store_true", help="exit with 1 where a score is surely lower, for CI"
     )
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="[CHECKPOINT=]READ,SAMPLED",
+        help="what a million tokens cost that a checkpoint reads and samples: draws success against cost, too, where "
+        "evaluations differ in their budget of thinking; may be repeated",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.evaluation.leaderboard import leaderboard, leaderboard_tables, read_columns
+    if not args.folder.is_dir():
+        raise ConfigError(f"leaderboard: there is no folder {args.folder}")
+    board = write_leaderboard(args.folder, args.out or args.folder, args.against, args.price)
+    return int(args.fail_on_regression and bool(board["regressions"]))
+
+
+def write_leaderboard(folder: Path, out: Path, against: str, prices: Sequence[str]) -> dict[str, Any]:
+    """Write the page of all evaluations in a folder, print its scores, and return what `leaderboard` does.
+
+    prices: as `parse_prices` reads them. Raises `ConfigError`.
+    """
+    from asyncrl.evaluation.budget_curve import budget_figures, parse_prices
+    from asyncrl.evaluation.leaderboard import evaluated, leaderboard, leaderboard_tables, read_columns
     from asyncrl.evaluation.tables import Cell, difference, html_page, markdown_page
     from asyncrl.jsonfile import write_json
 
-    if not args.folder.is_dir():
-        raise ConfigError(f"leaderboard: there is no folder {args.folder}")
-    board = leaderboard(read_columns(args.folder), args.against)
+    columns = read_columns(folder)
+    board = leaderboard(columns, against, parse_prices(prices, evaluated(columns)))
+    if prices and not board["budgets"]:
+        raise ConfigError(
+            f"--price: {folder} holds no evaluations that differ in their budget of thinking alone"
+        )
     tables = leaderboard_tables(board)
     summary = f"Checkpoints: {len(board['checkpoints'])}. Suites and data sets: {len(board['columns'])}."
-    out = args.out or args.folder
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{PAGE}.json", board, indent=2)
     (out / f"{PAGE}.md").write_text(markdown_page("Leaderboard", summary, tables), encoding="utf-8")
-    (out / f"{PAGE}.html").write_text(html_page("Leaderboard", summary, tables), encoding="utf-8")
+    page = html_page("Leaderboard", summary, tables, budget_figures(board["budgets"]))
+    (out / f"{PAGE}.html").write_text(page, encoding="utf-8")
     for one in board["regressions"]:
         print(
             f"lower: {one['second']} on {one['column']}, {difference(one).text()} against {board['against']}"
@@ -63,4 +87,4 @@ def run(args: argparse.Namespace) -> int:
         line = ", ".join(f"{column} {Cell(one['score']).text()}" for column, one in scores.items())
         print(f"{name}: {line}")
     print(f"page: {out / f'{PAGE}.html'}")
-    return int(args.fail_on_regression and bool(board["regressions"]))
+    return board

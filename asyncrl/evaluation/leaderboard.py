@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.evaluation.budget_curve import Budget, Price, budget_curve, budget_table
 from asyncrl.evaluation.comparison import holm
 from asyncrl.evaluation.results import Row, evaluate_samples
 from asyncrl.evaluation.samples import FILE as SAMPLES
@@ -25,6 +26,9 @@ from asyncrl.textfile import parse_lines
 
 SHOWN_TASKS = 10
 """Tasks of each regression that are listed."""
+BUDGETS = ("most_thinking", "least_thinking")
+"""Keys of a suite that bound how long is thought."""
+NO_BUDGET = Budget()
 SURE = 0.05
 """The p-value, adjusted for all differences of the page, below which a loss is a regression."""
 
@@ -40,6 +44,12 @@ class Column:
     tasks: int
     rows: dict[str, list[Row]] = field(default_factory=dict)
     """By checkpoint."""
+    budget: Budget = NO_BUDGET
+    """How long was thought."""
+    family: str = ""
+    """Shared by columns that differ in their budget alone."""
+    on: str = ""
+    """What they have in common by name."""
 
     def is_complete(self, checkpoint: str) -> bool:
         """Return whether a checkpoint has all its samples."""
@@ -64,9 +74,15 @@ def read_columns(folder: Path) -> list[Column]:
             name: _label(name, settings, str(path.parent), names)
             for name, settings in record["checkpoints"].items()
         }
-        for key, name, parts in _columns(record):
+        budget = Budget(*(record["suite"].get(key) for key in BUDGETS))
+        without = {**record, "suite": {**record["suite"], **dict.fromkeys(BUDGETS)}}
+        for (key, on, parts), (family, _, _) in zip(_columns(record), _columns(without), strict=True):
             tasks = sum(len(record["tasks"][part]) for part in parts)
-            column = found.setdefault(key, Column(name, str(path.parent), record["suite"]["samples"], tasks))
+            name = f"{on}, thinking {budget.text}" if budget.text else on
+            new = Column(
+                name, str(path.parent), record["suite"]["samples"], tasks, budget=budget, family=family, on=on
+            )
+            column = found.setdefault(key, new)
             for checkpoint, label in labels.items():
                 mine = [row for row in rows if row["checkpoint"] == checkpoint and row["part"] in parts]
                 if mine:
@@ -83,14 +99,16 @@ def read_columns(folder: Path) -> list[Column]:
     return columns
 
 
-def leaderboard(columns: Sequence[Column], against: str = "") -> dict[str, Any]:
-    """Return the scores, the paired differences and the regressions of a leaderboard.
+def leaderboard(
+    columns: Sequence[Column], against: str = "", prices: Mapping[str, Price] | None = None
+) -> dict[str, Any]:
+    """Return the scores, the paired differences, the regressions and the curves over budgets of a leaderboard.
 
     against: the checkpoint that others are compared with; "" takes the one with the most columns, the first of several.
-    p-values are adjusted by Holm's method over all differences; a regression is a loss whose p-value is then below
-    `SURE`. Raises `ConfigError` for a checkpoint that no column has.
+    prices: of the tokens of checkpoints. p-values are adjusted by Holm's method over all differences; a regression is a
+    loss whose p-value is then below `SURE`. Raises `ConfigError` for a checkpoint that no column has.
     """
-    checkpoints = list(dict.fromkeys(name for column in columns for name in column.rows))
+    checkpoints = evaluated(columns)
     of = Counter(name for column in columns for name in column.rows)
     against = against or max(checkpoints, key=lambda name: of[name])
     if against not in of:
@@ -102,7 +120,7 @@ def leaderboard(columns: Sequence[Column], against: str = "") -> dict[str, Any]:
         rows = [row for name in ordered for row in column.rows[name]]
         result = evaluate_samples(rows, ordered, column.samples)
         for name, one in result["checkpoints"].items():
-            kept = {key: one.get(key) for key in ("score", "counted", "failed", "tokens")}
+            kept = {key: one.get(key) for key in ("score", "counted", "failed", "tokens", "read_tokens")}
             scores[name][column.name] = {**kept, "complete": column.is_complete(name)}
         if ordered[0] == against:
             differences += [
@@ -118,7 +136,30 @@ def leaderboard(columns: Sequence[Column], against: str = "") -> dict[str, Any]:
         "checkpoints": scores,
         "differences": differences,
         "regressions": [one for one in differences if one["difference"] < 0 and one["p_holm"] < SURE],
+        "budgets": _budget_curves(columns, scores, prices or {}),
     }
+
+
+def evaluated(columns: Sequence[Column]) -> list[str]:
+    """Return the checkpoints of all columns."""
+    return list(dict.fromkeys(name for column in columns for name in column.rows))
+
+
+def _budget_curves(
+    columns: Sequence[Column], scores: Mapping[str, Mapping[str, Any]], prices: Mapping[str, Price]
+) -> list[dict[str, Any]]:
+    """Return a curve for each checkpoint and what it was evaluated on with several budgets of thinking."""
+    families: dict[str, list[Column]] = defaultdict(list)
+    for column in columns:
+        families[column.family].append(column)
+    found = []
+    for family in families.values():
+        for checkpoint in evaluated(family):
+            mine = [column for column in family if checkpoint in column.rows]
+            measured = [(column.budget, scores[checkpoint][column.name]) for column in mine]
+            if len(points := budget_curve(measured, prices.get(checkpoint))) > 1:
+                found.append({"checkpoint": checkpoint, "on": mine[0].on, "points": points})
+    return found
 
 
 def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
@@ -160,6 +201,7 @@ def leaderboard_tables(board: Mapping[str, Any]) -> list[Table]:
                 header,
                 [[one["second"], one["column"], *difference_cells(one)] for one in board["differences"]],
             ),
+            budget_table(board["budgets"]),
         )
         if one.rows
     ]

@@ -114,6 +114,9 @@ def _summary(rows: Sequence[Row], judged: set[str], samples: int) -> dict[str, A
         "reward": asdict(clustered_mean(_by_task(valid, lambda row: float(row["reward"])))),
         "turns": _mean(row["turns"] for row in valid),
         "tokens": _mean(row["tokens"] for row in valid),
+        "read_tokens": _mean(row["read_tokens"] for row in valid)
+        if all("read_tokens" in row for row in valid)
+        else None,
         "pass_at": {},
         "pass_hat": {},
     }

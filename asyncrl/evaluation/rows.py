@@ -28,6 +28,8 @@ def episode_rows(groups: Iterable[Group], samples: int) -> Iterator[dict[str, An
                 "failure": str(t.failure) if t.failure else None,
                 "turns": len(t.turns),
                 "tokens": t.num_sampled,
+                # Each turn reads all that stands before it.
+                "read_tokens": sum(turn.start for turn in t.turns),
             }
 
 

@@ -7,21 +7,17 @@ That is what the same answers are worth under a limit, not what a policy that kn
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from asyncrl.evaluation.curve_figure import Point, curve_figure
 from asyncrl.evaluation.statistics import clustered_mean
 
 Row = Mapping[str, Any]
 MOST_LIMITS = 24
 """Powers of two beyond any episode's tokens."""
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 260, 44, 40, 12, 16
-"""Of the figure, in its own units."""
-DASHES = ("", "7 4", "2 3", "10 3 2 3")
-"""By which lines differ, beside their shade."""
 
 
 def token_limits(rows: Sequence[Row]) -> list[int]:
@@ -51,45 +47,15 @@ def success_by_tokens(rows: Sequence[Row], limits: Sequence[int]) -> list[dict[s
 
 def token_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return the curves of checkpoints as a figure in HTML that loads nothing; "" without any of two points."""
-    lines = {name: points for name, points in curves.items() if len(points) > 1}
-    if not lines:
-        return ""
-    limits = sorted({point["limit"] for points in lines.values() for point in points})
-    low, high = math.log2(limits[0]), math.log2(limits[-1])
-
-    def place(limit: float, success: float) -> str:
-        x = LEFT + (WIDTH - LEFT - RIGHT) * (math.log2(limit) - low) / (high - low)
-        return f"{x:.1f},{TOP + (HEIGHT - TOP - BOTTOM) * (1 - success):.1f}"
-
-    drawn, named = [], []
-    for number, (name, points) in enumerate(lines.items()):
-        dash = f' stroke-dasharray="{DASHES[number % len(DASHES)]}"' if number % len(DASHES) else ""
-        style = f'class="curve c{number // len(DASHES) % 2}"{dash}'
-        path = " ".join(place(point["limit"], point["success"]["mean"]) for point in points)
-        drawn.append(f'<polyline {style} points="{path}"/>')
-        named.append(
-            f'<li><svg aria-hidden="true" viewBox="0 0 32 8"><line {style} x1="0" y1="4" x2="32" y2="4"/></svg> '
-            f"{html.escape(name)}</li>"
-        )
-    return (
-        '<h2>Success against tokens, drawn</h2><figure class="curves">'
-        f'<svg role="img" aria-label="Success within a limit of tokens, by checkpoint" viewBox="0 0 {WIDTH} {HEIGHT}">'
-        f"{_axes(limits, place)}{''.join(drawn)}</svg><figcaption><ul>{''.join(named)}</ul></figcaption></figure>"
+    lines = {
+        name: [Point(point["limit"], point["success"]["mean"]) for point in points]
+        for name, points in curves.items()
+    }
+    limits = sorted({point["limit"] for points in curves.values() if len(points) > 1 for point in points})
+    return curve_figure(
+        "Success against tokens, drawn",
+        "Success within a limit of tokens, by checkpoint",
+        "tokens of a sample at most",
+        lines,
+        limits,
     )
-
-
-def _axes(limits: Sequence[int], place: Any) -> str:
-    found = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        left, right = place(limits[0], share).split(","), place(limits[-1], share).split(",")
-        found.append(f'<line class="axis" x1="{left[0]}" y1="{left[1]}" x2="{right[0]}" y2="{right[1]}"/>')
-        found.append(f'<text x="{LEFT - 6}" y="{float(left[1]) + 4:.1f}" text-anchor="end">{share:g}</text>')
-    step = max(1, math.ceil(len(limits) / 8))
-    for limit in limits[::step]:
-        x = place(limit, 0.0).split(",")[0]
-        found.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{limit:,}</text>')
-    middle = (LEFT + WIDTH - RIGHT) // 2
-    found.append(
-        f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">tokens of a sample at most</text>'
-    )
-    return "".join(found)

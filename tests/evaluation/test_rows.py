@@ -33,6 +33,8 @@ def test_each_episode_is_a_row_and_branches_are_none():
         "finished",
         None,
     )
+    first = next(evaluated([[0.0, 1.0, 1.0]])).trajectories[0]
+    assert rows[0]["read_tokens"] == first.turns[0].start + first.turns[1].start > 0
 
 
 def test_episodes_that_the_infrastructure_failed_are_left_out_and_those_of_the_agent_are_not(tmp_path):
