@@ -22,6 +22,15 @@ TASKS = 100
 CONTEXT, AGENT_CONTEXT = 4096, 65536
 """The longest context without a recipe, in tokens; that of an agent program holds its own long prompt."""
 AGENT_TURN = 4096
+OTHERS = ("lm-eval", "inspect")
+"""Programs whose tasks `--on` has, each by its own package."""
+LM_ONLY = ("examples", "fewshot", "chat", "include")
+NOT_WITH_OTHERS = (
+    *("tasks", "rows", "recipe", "trained_on"),
+    *("most_thinking", "least_thinking", "price"),
+)
+NOT_GIVEN: tuple[object, ...] = (None, "", [])
+"""Values of options that were left out."""
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
 
 
@@ -47,8 +56,8 @@ def add(subparsers: Subparsers) -> None:
         "--on",
         metavar="SET[=FILE],...",
         help="known data sets (`asyncrl env list` has them), from the hub or from files, such as "
-        "gsm8k=test.jsonl,svamp; or tasks of lm-eval, such as lm-eval/gsm8k,lm-eval/arc_easy, which lm-eval plays and "
-        "judges",
+        "gsm8k=test.jsonl,svamp; or tasks of lm-eval or inspect-ai, such as lm-eval/gsm8k,lm-eval/arc_easy or "
+        "inspect/gpqa_diamond,inspect/my_task.py@task, which these play and judge",
     )
     parser.add_argument("--temperature", type=float, help="with --on: of the answers (1.0)")
     parser.add_argument(
@@ -83,7 +92,9 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--examples", metavar="FILE", help="with lm-eval/TASK=FILE: rows that examples are taken from"
     )
-    parser.add_argument("--chat", action="store_true", help="with lm-eval/TASK: use the chat template")
+    parser.add_argument(
+        "--chat", action="store_true", default=None, help="with lm-eval/TASK: use the chat template"
+    )
     parser.add_argument(
         "--include", metavar="FOLDER", help="with lm-eval/TASK: a folder of task files of your own"
     )
@@ -158,19 +169,12 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.run.checkpoints import newest_of_run
 
     args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
-    lm_only = {"examples": args.examples, "fewshot": args.fewshot, "chat": args.chat, "include": args.include}
-    if alone := [name for name, value in lm_only.items() if value and "lm-eval/" not in (args.on or "")]:
+    program = _program(args.on or "")
+    alone = [name for name in LM_ONLY if getattr(args, name) not in NOT_GIVEN]
+    if alone and program != "lm-eval":
         raise ConfigError(f"eval: --{alone[0]} goes with --on lm-eval/TASK")
-    if args.on and "lm-eval/" in args.on:
-        from asyncrl.commands.eval_lm import run_lm_eval
-
-        for option in (
-            *("tasks", "rows", "samples", "recipe", "max_tokens", "temperature", "trained_on"),
-            *("most_thinking", "least_thinking", "price"),
-        ):
-            if getattr(args, option):
-                raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on lm-eval/TASK")
-        return run_lm_eval(args, _sets(args.on))
+    if program:
+        return _run_other(args, program)
     if args.on:
         return run_sets(args, _sets(args.on))
     if args.suite:
@@ -202,6 +206,29 @@ def _own_recipe(args: argparse.Namespace) -> str:
 
 def _number_or_name(text: str) -> int | str:
     return int(text) if text.isdigit() else text
+
+
+def _program(given: str) -> str:
+    """Return which other program any of these sets is a task of; "" where all are data sets."""
+    prefixes = [one.strip().partition("/")[0] for one in given.split(",") if "/" in one.partition("=")[0]]
+    return next((one for one in prefixes if one in OTHERS), "")
+
+
+def _run_other(args: argparse.Namespace, program: str) -> int:
+    """Have another program evaluate checkpoints on its tasks. Raises `ConfigError`."""
+    not_here = ("samples", "max_tokens", "temperature") if program == "lm-eval" else ()
+    for option in (*NOT_WITH_OTHERS, *not_here):
+        if getattr(args, option) not in NOT_GIVEN:
+            raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on {program}/TASK")
+    if program == "lm-eval":
+        from asyncrl.commands.eval_lm import run_lm_eval
+
+        return run_lm_eval(args, _sets(args.on))
+    from asyncrl.commands.eval_inspect import run_inspect
+    from asyncrl.commands.eval_sets import check_least
+
+    check_least(args)
+    return run_inspect(args, _sets(args.on))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -37,6 +37,25 @@ def parsed(*words):
             "--samples does not go with --on lm-eval/TASK",
         ),
         (("model", "--on", "lm-eval/gsm8k,svamp"), "'svamp' is no task of lm-eval; give data sets and tasks"),
+        (
+            ("model", "--on", "inspect/mmlu,svamp"),
+            "'svamp' is no task of inspect-ai; give data sets and tasks",
+        ),
+        (("model", "--on", "svamp,inspect/mmlu"), "'svamp' is no task of inspect-ai"),
+        (("model", "--on", "inspect/none.py@t"), "--on inspect/none.py@t: there is no file 'none.py'"),
+        (("model", "--on", "inspect/mmlu=x.jsonl"), "a task of inspect-ai reads its own rows"),
+        (("model", "--on", "inspect/mmlu", "--fewshot", "3"), "--fewshot goes with --on lm-eval/TASK"),
+        (("model", "--on", "inspect/mmlu", "--samples", "0"), "--samples: must be at least 1, got 0"),
+        (
+            ("model", "--on", "inspect/mmlu", "--most-thinking", "9"),
+            "--most-thinking does not go with --on inspect/TASK",
+        ),
+        (
+            ("model", "--on", "lm-eval/gsm8k", "--temperature", "0"),
+            "--temperature does not go with --on lm-eval/TASK",
+        ),
+        (("model", "--on", "gsm8k", "--price", "1,2"), "--price goes with several budgets"),
+        (("model", "--env", "gridworld", "--price", "1,2"), "--price goes with --on"),
         (("model", "--on", "lm-eval/gsm8k=none.jsonl"), "--on lm-eval/gsm8k: there is no file 'none.jsonl'"),
     ],
 )

@@ -6,11 +6,6 @@ those of asyncrl, whose other packages it borrows.
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +13,9 @@ from typing import Any
 
 from asyncrl.cache import cache_folder
 from asyncrl.config import Config
-from asyncrl.errors import InfrastructureError
 from asyncrl.evaluation.samples import sample_id
 from asyncrl.launch.evaluation.environments import make_environment
-from asyncrl.launch.processes.process_group import ProcessGroup
-from asyncrl.process_hooks import die_with_parent
-from asyncrl.textfile import parse_lines
+from asyncrl.launch.evaluation.other_programs import play_by
 
 PREFIX = "lm-eval/"
 """How `asyncrl eval --on` names a task of lm-eval."""
@@ -57,60 +49,16 @@ def lm_eval_python() -> Path:
 
 
 def play(asked: Asked, python: Path, checkpoint: str, config: Config, folder: Path) -> list[dict[str, Any]]:
-    """Serve a checkpoint, have lm-eval evaluate it, and return what it says of each question and filter.
-
-    folder: of processes, logs and the request. lm-eval shows its progress on the standard error stream. Raises
-    `InfrastructureError`.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(config.model_dump_json())
-    group = ProcessGroup(folder)
-    try:
-        token, token_file = secrets.token_hex(32), folder / "token"
-        token_file.touch(0o600)
-        token_file.write_text(token)
-        argv = ["serve", "policy", checkpoint, "--recipe", str(folder / "config.json"), "--port", "0"]
-        server = group.start("policy", [*argv, "--token-file", str(token_file)])
-        url = group.wait_ready(server, config.run.start_timeout_s)
-        request, samples = folder / "request.json", folder / "samples.jsonl"
-        request.write_text(
-            json.dumps(
-                {
-                    "url": url,
-                    "tokenizer": str(Path(checkpoint).absolute())
-                    if Path(checkpoint).exists()
-                    else checkpoint,
-                    "at_once": config.engine.max_num_seqs,
-                    "max_length": config.engine.max_model_len,
-                    "tasks": {name: dict(files) for name, files in asked.tasks.items()},
-                    "limit": asked.limit,
-                    "fewshot": asked.fewshot,
-                    "chat": asked.chat,
-                    "include": asked.include,
-                    "seed": asked.seed,
-                }
-            )
-        )
-        hidden = ("PYTHONPATH", "ASYNCRL_TOKEN", "PYTHONHOME")
-        env = {name: value for name, value in os.environ.items() if name not in hidden}
-        env["OPENAI_API_KEY"] = token
-        with open(folder / "logs" / "lm_eval.log", "w") as log:
-            done = subprocess.run(
-                [str(python), "-P", str(MAIN), str(request), str(samples)],
-                env=env,
-                stdout=log,
-                stdin=subprocess.DEVNULL,
-                preexec_fn=die_with_parent,
-            )
-        if done.returncode:
-            group.check()
-            raise InfrastructureError(
-                f"lm-eval ended with exit code {done.returncode}; see what it said above"
-            )
-        return parse_lines(samples.read_bytes())
-    finally:
-        group.stop()
+    """Return what lm-eval says of each question and filter, see `play_by`. Raises `InfrastructureError`."""
+    request = {
+        "tasks": {name: dict(files) for name, files in asked.tasks.items()},
+        "limit": asked.limit,
+        "fewshot": asked.fewshot,
+        "chat": asked.chat,
+        "include": asked.include,
+        "seed": asked.seed,
+    }
+    return play_by("lm-eval", MAIN, python, checkpoint, config, folder, request)
 
 
 def rows(said: list[dict[str, Any]], checkpoint: str) -> Iterator[dict[str, Any]]:
