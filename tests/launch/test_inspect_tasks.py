@@ -1,6 +1,8 @@
 """Tasks of inspect-ai: what becomes of its samples, and inspect-ai itself against a checkpoint that asyncrl serves."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -102,6 +104,25 @@ def test_a_task_is_a_file_or_one_of_inspect_evals(tmp_path, monkeypatch):
         inspect_tasks.task_spec("inspect/none.py@one")
     own = inspect_tasks.Asked({"inspect/mine.py": f"{tmp_path}/mine.py"})
     assert own.own and not inspect_tasks.Asked({**own.tasks, "inspect/x": "inspect_evals/x"}).own
+
+
+@pytest.mark.slow
+def test_a_task_that_there_is_not_is_told_by_name(tmp_path, pytestconfig):
+    python = benchmark_python(pytestconfig.cache.mkdir("inspect"), inspect_tasks.PACKAGES)
+    (tmp_path / "mine.py").write_text(TASKS)
+    request = {
+        "url": "http://127.0.0.1:9", "at_once": 1, "tasks": {"inspect/mine.py@none": f"{tmp_path}/mine.py@none"},
+        "limit": None, "samples": 1, "max_tokens": None, "temperature": None,
+    }  # fmt: skip
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    done = subprocess.run(
+        [python, "-P", str(inspect_tasks.MAIN), str(tmp_path / "request.json"), str(tmp_path / "out.jsonl")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENAI_API_KEY": "x"},
+    )
+    assert done.returncode == 1
+    assert "mine.py@none: " in done.stderr and "none" in done.stderr.rpartition("@none: ")[2]
 
 
 @pytest.mark.slow

@@ -37,17 +37,21 @@ def main(request: dict, out: Path) -> None:
                 responses_api=False,
                 memoize=False,
             )
-            logs = eval(
-                spec,
-                model=model,
-                limit=request["limit"],
-                epochs=request["samples"],
-                # A sample that fails is one sample that fails.
-                fail_on_error=False,
-                display="none",
-                log_level="warning",
-                log_dir=str(out.parent / "inspect"),
-            )
+            try:
+                logs = eval(
+                    spec,
+                    model=model,
+                    limit=request["limit"],
+                    epochs=request["samples"],
+                    # A sample that fails is one sample that fails.
+                    fail_on_error=False,
+                    display="none",
+                    log_level="warning",
+                    log_dir=str(out.parent / "inspect"),
+                )
+            except Exception as error:
+                # inspect-ai tells its own errors on a console that `display` has silenced.
+                raise SystemExit(f"{spec}: {getattr(error, 'message', error)}") from error
             if len(logs) != 1:
                 names = ", ".join(log.eval.task for log in logs) or "none"
                 raise SystemExit(f"{spec}: names {len(logs)} tasks ({names}); give one, as in FILE.py@TASK")
