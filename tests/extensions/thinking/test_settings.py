@@ -6,7 +6,7 @@ from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.leaderboard import _columns
 from asyncrl.evaluation.suite import Suite
-from asyncrl.extensions.thinking.settings import ThinkingConfig
+from asyncrl.extensions.thinking.settings import ThinkingConfig, TrainedThinkingConfig
 from asyncrl.launch.evaluation.suite import suite_config
 
 PART = {"env": "calculator", "tasks": 2}
@@ -35,6 +35,18 @@ def test_budgets_that_leave_no_room_are_refused(given, message):
             }
         )
     assert message in str(refused.value)
+
+
+def test_a_budget_of_training_leaves_room_for_an_answer():
+    plain = {"model": {"path": "m"}, "env": {"name": "gridworld"}, "rollout": {"max_tokens_per_turn": 64}}
+    given = {**plain, "rollout": {"max_tokens_per_turn": 64, "most_thinking": 64}}
+    with pytest.raises(
+        ConfigError, match=r"rollout\.most_thinking: must be below rollout\.max_tokens_per_turn=64"
+    ):
+        parse_config(given)
+    found = parse_config({**given, "rollout": {"max_tokens_per_turn": 64, "most_thinking": 63}})
+    assert found.section(TrainedThinkingConfig).most_thinking == 63
+    assert not found.section(ThinkingConfig).bounds_thinking
 
 
 def suite(**more):
