@@ -54,6 +54,7 @@ from asyncrl.extensions.settings import composed
 from asyncrl.extensions.table import by_name
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
+from asyncrl.types import MAIN_POLICY
 
 ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
 """Tokens a second that an engine on a GPU samples for many episodes, and turns a second that one rollout worker plays
@@ -231,13 +232,17 @@ class Config(Section):
                 return values
         raise LookupError(f"{kind.__name__} is no part of a run's configuration")
 
-    def policy(self, name: str) -> Config:
-        """Return the configuration of a further policy: this one with that policy's changes. Raises `ConfigError`.
+    @property
+    def policy_names(self) -> tuple[str, ...]:
+        """The policies of the run: that which plays the agents no other one names, and those of `policies`."""
+        return (MAIN_POLICY, *self.policies)
 
-        Keys of its sections replace this configuration's; `algo` is replaced as a whole. name: "" for the recipe's own
-        policy, whose configuration this is.
+    def policy(self, name: str) -> Config:
+        """Return the configuration of a policy: this one with what `policies.NAME` changes. Raises `ConfigError`.
+
+        Keys of its sections replace this configuration's; `algo` is replaced as a whole. `MAIN_POLICY` changes nothing.
         """
-        if not name:
+        if name == MAIN_POLICY:
             return self
         data = self.model_dump(mode="json") | {"policies": {}}
         for section, values in self:

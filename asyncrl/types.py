@@ -16,6 +16,9 @@ Message = dict[str, Any]
 """A chat message in the form chat templates take: `role`, `content`, and for tools `tool_calls`, `tool_call_id`,
 `name`. The content is a text, or a list of parts: `{"type": "text", "text": ...}` and images (`asyncrl.images`)."""
 
+MAIN_POLICY = "main"
+"""Name of the policy that plays the agents which no entry of `policies` names."""
+
 MAX_REWARD = 1e12
 """Far beyond any sensible reward, and small enough that sums of many stay finite."""
 MAX_TRAJECTORY_TOKENS = 2**24
@@ -48,18 +51,9 @@ OPPONENT = "opponent"
 """Key of `Trajectory.info`: the past version of the policy that played the other side, where one did."""
 
 
-NEWEST = -1
-"""As the version of an opponent: whichever is the newest."""
-
-
 IMAGES = "images"
 """Key of `Trajectory.extras`: the `PlacedImage`s that the policy saw, in the order of their tokens, none of which was
 sampled."""
-
-
-NEXT_STATES = "next_states"
-"""Key of `Trajectory.extras`: the `NextStates` of an exploiter whose turns are rewarded by the other side's critic
-(`policies.NAME.minimax`)."""
 
 
 class Status(StrEnum):
@@ -145,17 +139,6 @@ class PlacedImage:
     """Hash of `data` (`images.image_key`). Images of one key share their bytes."""
     data: bytes
     """The encoded file: PNG, JPEG or WebP."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextStates:
-    """The states in which the other side of a game is to move after the turns of a trajectory."""
-
-    token_ids: tuple[np.ndarray, ...]
-    """[M] int32 each: what that side has read and sampled in each of its conversations; never re-tokenized."""
-    after: tuple[tuple[int, int] | None, ...]
-    """[K] for each turn the conversation in which that side moves next, and how many of its tokens are the state; None
-    where it does not move next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,30 +233,6 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Opponent:
-    """Who plays one side of a group's episodes instead of the policy: one of its past versions, or an exploiter."""
-
-    version: int
-    """The version of `policy` that plays; its tokens are never trained. `NEWEST` is an exploiter that is being trained:
-    its side is."""
-    main: bool
-    """Whether it plays the main agent, or the further agents."""
-    policy: str = ""
-    """An exploiter's name; "" for a past version of the policy itself."""
-    against: int | None = None
-    """The past version of the policy that has the other side; None for the newest one, which is trained."""
-
-    @property
-    def key(self) -> int | str:
-        """By which its games are counted."""
-        if not self.policy:
-            return self.version
-        if self.version != NEWEST:
-            return f"{self.policy}/{self.version}"
-        return self.policy if self.against is None else f"{self.policy}:{self.against}"
-
-
-@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to roll out one group until `expires_in_s` seconds from now, renewable."""
 
@@ -293,4 +252,4 @@ class Lease:
     max_turns: int = 0
     """Turns of its episodes, where fewer than the run allows; 0 for as many as it allows."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """JSON values for ways to play the group (`data.lease_extras`); who does not know a name passes it over."""
+    """JSON values for ways to play the group, written by hooks of the ledger; unknown names are passed over."""

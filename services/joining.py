@@ -16,6 +16,7 @@ from asyncrl.endpoint import announced_url
 from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.engine.urls import policy_url
+from asyncrl.types import MAIN_POLICY
 
 log = logging.getLogger("asyncrl.launch")
 
@@ -77,10 +78,12 @@ def fetch_job(buffer: str, token: str, role: str, name: str) -> tuple[Job, Crede
 class Membership(threading.Thread):
     """Keeps a service registered with a job's buffer, from when it announces its address until `leave`.
 
-    policy: the policy that an engine serves for this job, if it is not the engine's own.
+    policy: the policy that an engine serves for this job.
     """
 
-    def __init__(self, buffer: str, token: str, role: str, ready_file: Path, policy: str = "") -> None:
+    def __init__(
+        self, buffer: str, token: str, role: str, ready_file: Path, policy: str = MAIN_POLICY
+    ) -> None:
         super().__init__(name="membership", daemon=True)
         self.policy = policy
         self.role = role

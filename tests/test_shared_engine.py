@@ -64,7 +64,7 @@ def test_an_engine_that_joins_serves_every_policy_while_the_runs_own_is_down(wor
     )  # fmt: skip
     wait_for_step(run, 1, process)
     engine, url = guest(workplace, run, "engine")
-    wait_until(lambda: version_of(url, "") > 0 and version_of(url, "helpers") > 0, running(process))
+    wait_until(lambda: version_of(url, "main") > 0 and version_of(url, "helpers") > 0, running(process))
 
     own = run / "endpoints" / "engine-0.json"
     (killed,) = own_engines(run)

@@ -37,7 +37,7 @@ class Terms:
     max_turns: int = 0
     """Turns of its episodes, where fewer than the run allows; 0 for as many as it allows."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """JSON values for the worker (`asyncrl.data.lease_extras`), under names that no other hook uses."""
+    """JSON values for the worker, under names that no other hook uses."""
 
 
 class LeaseHook:

@@ -106,6 +106,8 @@ class Conversations:
         self.agent = MAIN_AGENT
         """Who takes the next turn."""
         self.by_agent = {MAIN_AGENT: main}
+        self.ahead: dict[str, Conversation] = {}
+        """By agent, conversations that are open though their agents have not been addressed, see `Step.ahead`."""
         self._called: dict[str, tuple[str, int]] = {}
         """Who called each further agent, and in which of its turns, counted from 0."""
         self.notes = notes
@@ -124,10 +126,27 @@ class Conversations:
             self.current.append_observation(step.messages, step.observation_id)
         else:
             self._called[step.agent] = self._caller()
-            builder = TrajectoryBuilder(task, episode_index)
-            self.current = Conversation(builder, self.current.renderer, step.messages, step.tools or [])
-            self.agent, self.by_agent[step.agent] = step.agent, self.current
+            opened = self.ahead.pop(step.agent, None)
+            if opened is None:
+                opened = self._open(step.messages, step.tools, task, episode_index)
+            elif (opened.messages, opened.tools) != (step.messages, step.tools or []):
+                raise EnvironmentFailure(
+                    f"environment {task.env!r}: agent {step.agent!r} is addressed with other messages or tools than "
+                    "were said ahead"
+                )
+            self.current = self.by_agent[step.agent] = opened
+            self.agent = step.agent
+        for agent, messages in step.ahead.items():
+            if agent in self.by_agent or agent in self.ahead:
+                raise EnvironmentFailure(f"environment {task.env!r}: ahead: agent {agent!r} is no new one")
+            self.ahead[agent] = self._open(messages, step.tools, task, episode_index)
         self.next[moved] = self.agent, self.current.builder.num_tokens
+
+    def _open(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None, task: Task, episode_index: int
+    ) -> Conversation:
+        builder = TrajectoryBuilder(task, episode_index)
+        return Conversation(builder, self.current.renderer, messages, tools or [])
 
     def _caller(self) -> tuple[str, int]:
         """Return whose turn the next new agent answers: the last one, unless it was an answer itself, without calls."""

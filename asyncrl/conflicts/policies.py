@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Conflicts, Recipe
+from asyncrl.types import MAIN_POLICY
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """It is part of folders, files of the run and addresses of engines."""
@@ -27,6 +28,11 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
             yield (
                 f"policies.{name}: a policy's name must consist of letters, digits, '-' and '_' and begin with a "
                 f"letter or digit, got {name!r}"
+            )
+        if name == MAIN_POLICY:
+            yield (
+                f"policies.{name}: this is the policy that plays the agents no other one names; give this one another "
+                "name, or change the recipe's own sections"
             )
         if policy.needs_agents and not policy.agents:
             yield f"policies.{name}.agents: list should have at least 1 item"

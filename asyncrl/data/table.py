@@ -7,10 +7,8 @@ the step) and `entropies` (of the distribution before the token, in nats) are wh
 not, as for failed episodes. Column `images` has the places of images among the tokens, and `image_files` their files,
 each once a trajectory; a message names one as `[image KEY]`.
 
-Of an exploiter with `policies.NAME.minimax` columns `next_conversation` and `next_tokens` have for each turn the
-conversation of `next_token_ids` in which the other side moves next, and how many of its tokens are that state; null
-where it does not move next. `trained_turn_reward` is what the step trained on in place of `turn_reward`. In other runs
-all four are null.
+`trained_turn_reward` is what the step trained on in place of `turn_reward`, null where it did not. The last columns are
+those of kinds of extras (`COLUMNS`), null for trajectories that have none.
 """
 
 from __future__ import annotations
@@ -28,8 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from asyncrl.data.token_extras.table import COLUMNS, columns_of
 from asyncrl.data.transcript import read_transcript
-from asyncrl.types import IMAGES, NEXT_STATES, Group, Trajectory
+from asyncrl.types import IMAGES, Group, Trajectory
 
 MESSAGE = pa.struct(
     [
@@ -47,6 +46,13 @@ TOKEN_VALUES = ("advantages", "policy_logprobs", "entropies")
 """Columns of numbers that a step computes for each token."""
 TIMES = ("wall_s", "engine_s", "env_s")
 """Seconds of the whole episode, of its turns on an engine and of its steps in the environment."""
+
+
+def _type(text: str) -> pa.DataType:
+    """Return the type of a column, of a list in brackets."""
+    return pa.list_(_type(text[1:-1])) if text.startswith("[") else pa.type_for_alias(text)
+
+
 SCHEMA = pa.schema(
     [
         ("step", pa.int32()),
@@ -67,9 +73,6 @@ SCHEMA = pa.schema(
         ("turn_end", pa.list_(pa.int32())),
         ("turn_reward", pa.list_(pa.float32())),
         ("trained_turn_reward", pa.list_(pa.float32())),
-        ("next_conversation", pa.list_(pa.int32())),
-        ("next_tokens", pa.list_(pa.int32())),
-        ("next_token_ids", pa.list_(pa.list_(pa.int32()))),
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.bool_())),
         ("behavior_logprobs", pa.list_(pa.float32())),
@@ -80,6 +83,7 @@ SCHEMA = pa.schema(
         ("task_json", pa.string()),
         ("images", pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32()), ("key", pa.string())]))),
         ("image_files", pa.list_(pa.struct([("key", pa.string()), ("data", pa.binary())]))),
+        *((name, _type(text)) for name, text in COLUMNS.items()),
     ]
 )
 _ARRAYS = {
@@ -247,10 +251,10 @@ def _row(step: int, group: Group, t: Trajectory) -> dict[str, Any]:
         "turn_start": [turn.start for turn in t.turns],
         "turn_end": [turn.end for turn in t.turns],
         "turn_reward": rewards,
-        **_next_states(t),
         **{name: t.timing.get(name) for name in TIMES},
         "info": json.dumps(t.info),
         **_images(t),
+        **columns_of(t.extras),
     }
 
 
@@ -261,16 +265,4 @@ def _images(t: Trajectory) -> dict[str, Any]:
     return {
         "images": [{"start": image.start, "end": image.end, "key": image.key} for image in images],
         "image_files": [{"key": key, "data": data} for key, data in files.items()],
-    }
-
-
-def _next_states(t: Trajectory) -> dict[str, Any]:
-    """Return the columns with the states of the other side."""
-    states = t.extras.get(NEXT_STATES)
-    if states is None:
-        return dict.fromkeys(("next_conversation", "next_tokens", "next_token_ids"))
-    return {
-        "next_conversation": [None if place is None else place[0] for place in states.after],
-        "next_tokens": [None if place is None else place[1] for place in states.after],
-        "next_token_ids": [ids.tolist() for ids in states.token_ids],
     }

@@ -92,6 +92,10 @@ class Step:
     """Rewards of further agents by name, credited to the last turn of each."""
     extracted: str = ""
     """What was taken as the answer, for people to read; "" where nothing is looked for, or found."""
+    ahead: dict[str, list[Message]] = field(default_factory=dict)
+    """What new agents will be addressed with after this one, by name and in their order, whatever it answers: their
+    first turns are sampled at once with its own. Each is then addressed as any other, with the same messages and
+    tools."""
 
 
 class Env:

@@ -97,6 +97,9 @@ class Row:
     """Which roles may call which of its routes, besides the launcher (buffer routes)."""
     fields: tuple[str, ...] = ()
     """Its fields of a trajectory's wire form (token extras)."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Its columns among the rows of trajectories, and of each the type: such as `int32`, or `[int32]` for a list (token
+    extras)."""
     provides: tuple[str, ...] = ()
     """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends, rewards of groups)."""
     unencrypted: str = ""

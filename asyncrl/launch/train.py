@@ -151,7 +151,7 @@ class TrainRun:
 
     def _buffers(self) -> list[tuple[Path, Config]]:
         """Return the folder and the configuration of each policy, whose buffer's ledger is in it."""
-        names = ("", *self.config.policies)
+        names = self.config.policy_names
         return [(folder_of(self.folder.path, name), self.config.policy(name)) for name in names]
 
     def _settle(self) -> None:
@@ -176,7 +176,7 @@ class TrainRun:
             for line in remove_deserted(self.weights_dir.parent):
                 print_status(line)
             check_room(self.config, self.roles.model, self.weights_dir)
-            for roles in (self.roles, *self.roles.policies.values()):
+            for roles in self.roles.every_policy:
                 private_folder(roles.weights_dir)
             self._claim = claim_weights(self.weights_dir, self.folder.path)
             placement = self.placement
@@ -220,7 +220,7 @@ class TrainRun:
 
     def _save_last(self) -> None:
         """Have the trainers end with a checkpoint, unless that takes too long or the user interrupts again."""
-        asked = [r for r in (self.roles, *self.roles.policies.values()) if r.ask_trainer_to_stop()]
+        asked = [r for r in self.roles.every_policy if r.ask_trainer_to_stop()]
         if not asked:
             return
         print_status(
@@ -274,7 +274,7 @@ class TrainRun:
     async def _phases(self, tasks: Plan) -> dict[str, Any]:
         """Evaluate, train, evaluate; return the buffer's last counts."""
         self.eval_before = await self._evaluated_before()
-        for roles in (self.roles, *self.roles.policies.values()):
+        for roles in self.roles.every_policy:
             await self._wait_for_trainer(roles)
         client = BufferClient(
             self.roles.buffer_address(), self.roles.credentials.bearer("buffer"), self.config.buffer_outage_s
@@ -423,7 +423,7 @@ class TrainRun:
         """Return what looks after the machines of the run."""
         if self.cluster is None:
             return ()
-        policies = (self.roles, *self.roles.policies.values())
+        policies = self.roles.every_policy
         return self.cluster.monitors(policies, self.roles.supervisor)
 
     def _activity_log(self) -> ActivityLog:

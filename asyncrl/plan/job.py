@@ -42,7 +42,7 @@ def job_needs(config: Config, gpus: int) -> JobNeeds:
     Raises `ConfigError` for a model whose shape is not known.
     """
     memory = shared = storage = 0.0
-    for name in ("", *config.policies):
+    for name in config.policy_names:
         policy = config.policy(name)
         element = 2 if policy.model.dtype == "bfloat16" else 4
         weights = element * _parameters(policy)

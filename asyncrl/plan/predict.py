@@ -17,6 +17,7 @@ from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
 from asyncrl.plan.remembered import remembered
 from asyncrl.plan.states import FLOAT32, Kept, Size, gathered_weights, kept
 from asyncrl.plan.step_memory import Activations, StepMemory
+from asyncrl.types import MAIN_POLICY
 
 GIB = 2**30
 CONTEXT = int(0.6 * GIB)
@@ -203,9 +204,9 @@ class Planner:
     def _with_part(self, given: Config, part: float) -> Prediction:
         placement = plan(given, [str(number) for number in range(self.gpus)])
         config = placed(given, placement, part)
-        policies = {name: config.policy(name) for name in ("", *config.policies)}
+        policies = {name: config.policy(name) for name in config.policy_names}
         shares = {name: self._policy(policy) for name, policy in policies.items()}
-        main = shares[""]
+        main = shares[MAIN_POLICY]
         moments = {name: sum(item.bytes for item in items) for name, items in main.trainer.items()}
         host = {"published weights in /dev/shm, three versions at most": 3 * main.published}
         if offloaded := sum(share.offloaded for share in shares.values()):
@@ -453,7 +454,7 @@ def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int)
     for number in range(gpus):
         trainers = [name for name, numbers in placement.trainers.items() if number in numbers]
         engines = [name for name, each in placement.engines.items() for one in each if number in one]
-        engines += [""] if number in placement.evaluation else []
+        engines += [MAIN_POLICY] if number in placement.evaluation else []
         roles = [f"trainer{_of(name)}" for name in trainers] + [f"engine{_of(name)}" for name in engines]
         if not roles:
             continue
@@ -507,7 +508,7 @@ def _as_number(share: float | str) -> float:
 
 
 def _of(policy: str) -> str:
-    return f" of {policy}" if policy else ""
+    return "" if policy == MAIN_POLICY else f" of {policy}"
 
 
 def _range(numbers: Sequence[int]) -> str:

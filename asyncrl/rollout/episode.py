@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from asyncrl.chat.conversation import Conversation, Conversations
@@ -19,8 +20,9 @@ from asyncrl.data.token_extras.asked import asked_of
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, DeadlineError, EpisodeError, InfrastructureError, InputError
 from asyncrl.extensions.table import rows
-from asyncrl.generation import GenerateRequest, Generator
+from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.rollout.turns_ahead import TurnsAhead
 from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.tracing import span
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
@@ -149,21 +151,32 @@ class ChatPlayer:
         session: Session,
         request: EpisodeRequest,
     ) -> tuple[Trajectory, ...]:
-        limits, check = self.settings.limits, self.settings.check_history
+        limits = self.settings.limits
         most = session.max_turns
         max_turns = min(limits.max_turns or most, request.max_turns or most, most)
         main = Conversation(builder, self.renderer, request.opening(session.messages), session.tools)
         conversations = Conversations(main, request.notes)
+        async with TurnsAhead(conversations, partial(self._generate, request)) as ahead:
+            return await self._take_turns(conversations, session, request, ahead, max_turns)
+
+    async def _take_turns(
+        self,
+        conversations: Conversations,
+        session: Session,
+        request: EpisodeRequest,
+        ahead: TurnsAhead,
+        max_turns: int,
+    ) -> tuple[Trajectory, ...]:
+        limits, check = self.settings.limits, self.settings.check_history
         given = request.prefix.turns if request.prefix is not None else ()
         for turn in range(max_turns):
             room = limits.max_tokens - conversations.current.builder.num_tokens
             if room < 1:
                 conversations.current.drop_observation()
                 return conversations.finish(Status.TRUNCATED, "max_tokens", check)
-            max_tokens = min(room, limits.max_tokens_per_turn)
             if turn < len(given):
                 conversations.current.builder.add_given_turn(given[turn])
-            elif await self._sample(conversations, request, turn, max_tokens):
+            elif await self._sample(conversations, ahead, turn):
                 return conversations.finish(Status.TRUNCATED, "max_tokens_per_turn", check)
             step = await self._step(conversations, session, turn)
             if step.truncated and step.done:
@@ -171,46 +184,48 @@ class ChatPlayer:
             if step.done:
                 return conversations.finish(Status.FINISHED, "", check)
             try:
-                conversations.switch_agent(step, builder.task, builder.episode_index)
+                conversations.switch_agent(step, request.task, request.index)
             except AgentError as error:
                 # The episode ends here. As where an environment ends it, the result is trained on.
                 conversations.fail_turn()
                 return conversations.finish(Status.FINISHED, str(error), check)
+            ahead.start(turn + 2)
         if conversations.current.builder.num_tokens > limits.max_tokens:
             conversations.current.drop_observation()
         return conversations.finish(Status.TRUNCATED, "max_turns", check)
 
-    async def _sample(
-        self,
-        conversations: Conversations,
-        request: EpisodeRequest,
-        turn: int,
-        max_tokens: int,
-    ) -> bool:
-        """Sample one turn; True when it was cut by `max_tokens` before it ended."""
+    async def _sample(self, conversations: Conversations, ahead: TurnsAhead, turn: int) -> bool:
+        """Sample one turn; True when it was cut by a limit before it ended."""
         builder = conversations.current.builder
         start = time.monotonic()
-        asked = GenerateRequest(
-            id=f"{request.id}-{turn}",
-            token_ids=builder.token_ids(),
-            max_tokens=max_tokens,
-            temperature=self.settings.temperature,
-            seed=self._seed(builder, turn),
-            stop_token_ids=self.renderer.stop_token_ids,
-            session=(request.prefix.session if request.prefix is not None else "") or request.id,
-            min_version=request.min_version,
-            agent=conversations.agent,
-            order=request.order,
-            extras={**self.settings.asked, **builder.asked()},
-        )
-        with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent), request.sampling():
-            generated = await (request.generator or self.generator).generate(asked)
-            builder.add_turn(generated)
+        generated = await ahead.turn(turn)
+        builder.add_turn(generated)
         builder.engine_s += time.monotonic() - start
         if generated.finish_reason != "length":
             return False
         builder.cut_text = self.renderer.text(builder.last_turn())
         return True
+
+    async def _generate(
+        self, request: EpisodeRequest, conversation: Conversation, agent: str, turn: int, name: str
+    ) -> Generated:
+        """Sample the next turn of an agent's conversation."""
+        builder, limits = conversation.builder, self.settings.limits
+        asked = GenerateRequest(
+            id=f"{request.id}-{name}",
+            token_ids=builder.token_ids(),
+            max_tokens=max(1, min(limits.max_tokens - builder.num_tokens, limits.max_tokens_per_turn)),
+            temperature=self.settings.temperature,
+            seed=self._seed(builder, turn),
+            stop_token_ids=self.renderer.stop_token_ids,
+            session=(request.prefix.session if request.prefix is not None else "") or request.id,
+            min_version=request.min_version,
+            agent=agent,
+            order=request.order,
+            extras={**self.settings.asked, **builder.asked()},
+        )
+        with span("generate", turn=turn, tokens=len(asked.token_ids), agent=asked.agent), request.sampling():
+            return await (request.generator or self.generator).generate(asked)
 
     def _seed(self, builder: TrajectoryBuilder, turn: int) -> int | None:
         if self.settings.seed is None:

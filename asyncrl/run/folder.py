@@ -11,14 +11,15 @@ from typing import IO
 from asyncrl.config import Config, load_config, override_config
 from asyncrl.errors import ConfigError
 from asyncrl.jsonfile import write_json
+from asyncrl.types import MAIN_POLICY
 
 POLICIES = "policies"
 """Folder of a run with those of its further policies."""
 
 
 def folder_of(run: Path, policy: str) -> Path:
-    """Return the folder of a policy, which is that of the run for the recipe's own ("")."""
-    return run / POLICIES / policy if policy else run
+    """Return the folder of a policy. That of the main one is the run's."""
+    return run if policy == MAIN_POLICY else run / POLICIES / policy
 
 
 class RunFolder:

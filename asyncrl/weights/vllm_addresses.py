@@ -1,6 +1,6 @@
 """The addresses of an engine's server: which policy a path is of, and what it asks of that.
 
-The run's own policy is at the root. Every further one has the same routes under `/policies/NAME`.
+The main policy is at the root. Every other one has the same routes under `/policies/NAME`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from asyncrl.errors import InputError
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.vllm_hooks import EngineHook
 from asyncrl.weights.vllm_served import Served
 
@@ -21,7 +22,6 @@ class Address(NamedTuple):
     """A path of ours."""
 
     policy: str
-    """"" for the run's own."""
     name: str
     """The name of the route, what follows the prefix."""
 
@@ -29,7 +29,7 @@ class Address(NamedTuple):
 def address_of(path: str) -> Address | None:
     """Return what a path names; None for one of vLLM's own."""
     found = _ROUTE.fullmatch(path)
-    return None if found is None else Address(found["policy"] or "", found["name"])
+    return None if found is None else Address(found["policy"] or MAIN_POLICY, found["name"])
 
 
 class Addresses:

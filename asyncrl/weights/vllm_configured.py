@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from asyncrl.config_sections import LoraConfig
 from asyncrl.extensions.table import Row, merged
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.vllm_addresses import Addresses
 from asyncrl.weights.vllm_hooks import EngineHook
@@ -47,7 +48,7 @@ def served_from_environment(env: Mapping[str, str] = os.environ) -> Addresses:
     folder, own = env.get(WEIGHTS_DIR, ""), env.get(LORA, "")
     committing, ids, hooks = asyncio.Lock(), itertools.count(1), hooks_of(env)
     loader: Callable[[Served], Loader] = _adapters(LoraConfig.model_validate_json(own), ids) if own else Swap
-    served = {"": Served("", folder, committing, hooks, loader)}
+    served = {MAIN_POLICY: Served(MAIN_POLICY, folder, committing, hooks, loader)}
     for name, settings in json.loads(env.get(POLICIES) or "{}").items():
         adapters = _adapters(LoraConfig.model_validate(settings), ids)
         served[name] = Served(name, policy_weights(folder, name), committing, hooks, adapters)

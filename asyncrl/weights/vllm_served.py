@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError, UnavailableError
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.position import Position, weight_file_from_json
 from asyncrl.weights.staging import Staging
@@ -66,7 +67,7 @@ class Served:
 
     def own(self, request_id: str) -> str:
         """Return the engine's id for a request, distinct from those of whatever else it serves."""
-        return f"{self.name}/{request_id}" if self.name else request_id
+        return request_id if self.name == MAIN_POLICY else f"{self.name}/{request_id}"
 
     async def expect(self, engine: Engine, file: WeightFile) -> dict[str, Any]:
         """Make room for a file that is to come; return its path, what is loaded, and what hooks add.

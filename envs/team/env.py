@@ -7,7 +7,7 @@ whose last turn is the tool's result. Each conversation becomes a trajectory.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, ClassVar
 
@@ -114,7 +114,9 @@ class Team(ProceduralEnv):
         self.asked = []
         queue = list(action.tool_calls)
         self.answers = await answer_calls(action, self.tools, {"ask": lambda **a: self._hear(queue, **a)})
-        return self._next(components)
+        step = self._next(components)
+        # No keeper waits for what another one says.
+        return replace(step, ahead={asked.agent: self._opening(asked) for asked in self.asked[1:]})
 
     def _hear(self, queue: list[ToolCall], store: str, question: str) -> str:
         """Record a question; its answer is filled in when the keeper has replied."""
@@ -154,17 +156,21 @@ class Team(ProceduralEnv):
         self.speaking = next((asked for asked in self.asked if not asked.reply), None)
         if self.speaking is None:
             return Step(self.answers, agent=MAIN_AGENT, components=components)
-        store = self.speaking.store
-        held = self.question.stores[store]
+        tools = [COUNT_TOOL] if self.level == 3 else None
+        return Step(
+            self._opening(self.speaking), agent=self.speaking.agent, tools=tools, components=components
+        )
+
+    def _opening(self, asked: Asked) -> list[Message]:
+        """Return what a keeper reads first."""
+        held = self.question.stores[asked.store]
         listing = (
             ", ".join(held) if self.level == 3 else ", ".join(f"{n} {thing}" for thing, n in held.items())
         )
-        opening = [
-            {"role": "system", "content": KEEPER_RULES.format(name=store)},
-            {"role": "user", "content": f"{listing}\n{self.speaking.call.arguments['question']}"},
+        return [
+            {"role": "system", "content": KEEPER_RULES.format(name=asked.store)},
+            {"role": "user", "content": f"{listing}\n{asked.call.arguments['question']}"},
         ]
-        tools = [COUNT_TOOL] if self.level == 3 else None
-        return Step(opening, agent=self.speaking.agent, tools=tools, components=components)
 
 
 def _count(held: Any, thing: str) -> str:

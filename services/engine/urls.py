@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from asyncrl.types import MAIN_POLICY
+
 
 def policy_url(engine: str, name: str) -> str:
-    """Return the URL at which an engine serves a policy: its address for the run's own (""), below it for others."""
-    return f"{engine}/policies/{name}" if name else engine
+    """Return the URL at which an engine serves a policy: its address for the main one, below it for others."""
+    return engine if name == MAIN_POLICY else f"{engine}/policies/{name}"

@@ -86,6 +86,7 @@ class StepAnswer(BaseModel):
     tools: list[dict[str, Any]] | None
     rewards: dict[str, float]
     extracted: str
+    ahead: dict[str, list[dict[str, Any]]]
 
 
 class LeaseAnswer(BaseModel):

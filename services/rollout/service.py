@@ -51,7 +51,7 @@ from asyncrl.services.http.app import Background, create_app, serve
 from asyncrl.services.rollout.agents import AGENT, Agents, RoutedEngines
 from asyncrl.together import to_their_ends, together
 from asyncrl.tracing import start_tracing, stop_tracing
-from asyncrl.types import Lease, Task
+from asyncrl.types import MAIN_POLICY, Lease, Task
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_TASKS_PER_CALL = 4096
@@ -103,8 +103,8 @@ class RolloutService:
         self.name = name = credentials.caller.name or name
         self._credentials = credentials
         self._vocab_size = vocab_size(model)
-        self._addresses = {"": (Addresses("engine", engines), Addresses("env", envs))}
-        """Where the engines and environments are that each policy's job names; "" is the main policy."""
+        self._addresses = {MAIN_POLICY: (Addresses("engine", engines), Addresses("env", envs))}
+        """Where the engines and environments are that each policy's job names."""
         self.router = EngineRouter([self._client(url) for url in engines])
         self.engines = RetryingGenerator(self.router, config.outage_timeout_s)
         # A session that holds a place ends within one of these times, so a place must be freed within their sum.
@@ -230,14 +230,14 @@ class RolloutService:
         cancelled."""
         assert self.buffer is not None
         while True:
-            await self._follow("", self.buffer, self.router)
+            await self._follow(MAIN_POLICY, self.buffer, self.router)
             for name, policy in self.policies.items():
                 if policy.buffer is not None:
                     await self._follow(name, policy.buffer, policy.router)
             await asyncio.sleep(MEMBERS_EVERY_S)
 
     async def _follow(self, name: str, buffer: BufferClient, router: EngineRouter) -> None:
-        """Update the members of a policy's job once; "" is the main policy."""
+        """Update the members of a policy's job once."""
         try:
             job = await buffer.job()
         except AsyncRLError:

@@ -14,12 +14,12 @@ from asyncrl.data import codec
 from asyncrl.data.token_extras.table import check_files, hold_files
 from asyncrl.data.transcript import MAX_CHARACTERS
 from asyncrl.errors import InputError
+from asyncrl.extensions.league.token_extra import NextStates
 from asyncrl.images import image_key
 from asyncrl.types import (
     FailureClass,
     Group,
     Lease,
-    NextStates,
     PlacedImage,
     Status,
     Task,

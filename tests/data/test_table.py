@@ -10,7 +10,8 @@ import pytest
 
 from asyncrl.data.table import TokenValues, TrajectoryTable, TrajectoryWriter
 from asyncrl.data.transcript import encode_transcript, written_messages
-from asyncrl.types import FailureClass, NextStates, Status
+from asyncrl.extensions.league.token_extra import NextStates
+from asyncrl.types import FailureClass, Status
 from tests.train.factories import group, trajectory
 
 

@@ -19,9 +19,10 @@ from asyncrl.data.token_extras.table import (
 )
 from asyncrl.errors import InputError
 from asyncrl.extensions.commitments.commitment import commit
+from asyncrl.extensions.league.token_extra import NextStates
 from asyncrl.generation import Generated
 from asyncrl.images import image_key
-from asyncrl.types import NextStates, PlacedImage, Status, Task
+from asyncrl.types import PlacedImage, Status, Task
 from tests.data.test_codec import IMAGES, STATES, THREE_TURNS, make_trajectory
 
 STATE = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(2, 32)

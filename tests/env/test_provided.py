@@ -18,7 +18,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.launch.checks.check import check_answers, check_recipe, env_needs
 from asyncrl.types import Task
 
-CHEAP = ("calculator", "countdown", "gridworld", "nim", "office", "support", "textgame")
+CHEAP = ("calculator", "countdown", "countdown_several", "gridworld", "nim", "office", "support", "textgame")
 
 
 def steps_of(name: str) -> list[Step]:

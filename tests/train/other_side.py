@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from asyncrl.extensions.league.minimax import MainCritic, MinimaxReward
+from asyncrl.extensions.league.token_extra import NextStates
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.parts.critic import CRITIC, load_critic
 from asyncrl.train.step.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.train.step.whole_batch import whole_batch
-from asyncrl.types import Group, NextStates, Trajectory
+from asyncrl.types import Group, Trajectory
 from tests.train.factories import group, trajectory
 from tests.train.one_step import Learner, make_engine, shared
 from tests.train.one_step_lora import LORA

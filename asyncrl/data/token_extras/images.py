@@ -123,6 +123,10 @@ class Images:
     def keys(self, value: Sequence[PlacedImage], length: int) -> None:
         """See `Kind`: models that read images take no trees."""
 
+    def columns(self, value: Sequence[PlacedImage]) -> dict[str, Any]:
+        """See `Kind`: none, the rows of trajectories have their own columns of images."""
+        return {}
+
     def token_ids(self, value: Sequence[PlacedImage]) -> dict[str, np.ndarray]:
         """See `Kind`."""
         return {}

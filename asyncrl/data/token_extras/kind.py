@@ -105,9 +105,13 @@ class Kind(Protocol):
         """Return the ids of all tokens that it holds, by their place in it; {} where it holds none."""
         ...
 
+    def columns(self, value: Any) -> dict[str, Any]:
+        """Return its values of the columns that its row of the table names; {} where it names none."""
+        ...
+
 
 class WithoutFiles:
-    """What a kind answers that holds no files, nor tokens unless it says which."""
+    """What a kind answers that holds no files, nor tokens or columns unless it says which."""
 
     holds_files = False
 
@@ -119,5 +123,9 @@ class WithoutFiles:
         """See `Kind`; there are none."""
 
     def token_ids(self, value: Any) -> dict[str, np.ndarray]:
+        """See `Kind`; there are none."""
+        return {}
+
+    def columns(self, value: Any) -> dict[str, Any]:
         """See `Kind`; there are none."""
         return {}

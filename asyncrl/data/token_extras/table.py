@@ -121,6 +121,18 @@ def token_ids_of(extras: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
+COLUMNS = {name: text for row in ROWS.values() for name, text in row.columns.items()}
+"""The columns of all kinds among the rows of trajectories, and the type of each, see `Row.columns`."""
+
+
+def columns_of(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all `COLUMNS` for a trajectory; None where it has no such extra."""
+    found = dict.fromkeys(COLUMNS)
+    for name, value in extras.items():
+        found |= KINDS[name].columns(value)
+    return found
+
+
 def read_by_models(extras: Mapping[str, Any]) -> dict[str, Any]:
     """Return the extras that a model reads with the tokens."""
     return {name: value for name, value in extras.items() if KINDS[name].read_by_models}

@@ -98,6 +98,9 @@ def check_step(step: Any) -> Step:
         extracted=readable(step.extracted),
         tools=None if step.tools is None else check_tools(step.tools, "step.tools"),
         rewards={str(name): _number(value, f"rewards[{name!r}]") for name, value in step.rewards.items()},
+        ahead={
+            str(name): check_messages(found, f"step.ahead[{name!r}]") for name, found in step.ahead.items()
+        },
     )
 
 

@@ -27,10 +27,10 @@ from asyncrl.buffer.ledger import Ledger
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
 from asyncrl.data.codec import decode_task, encode_task, pack, unpack
-from asyncrl.data.lease_extras import examples_extra
 from asyncrl.errors import ConflictError
 from asyncrl.extensions.curriculum.conflicts import check_curriculum
 from asyncrl.extensions.curriculum.curriculum import Curriculum, Outcome, Proposal
+from asyncrl.extensions.curriculum.examples import examples_extra
 from asyncrl.extensions.curriculum.seeding import example_of
 from asyncrl.extensions.replay.success_pool import lacks_success
 from asyncrl.extensions.table import value_at

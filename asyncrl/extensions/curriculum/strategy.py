@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from asyncrl.data.lease_extras import examples_of
 from asyncrl.data.transcript import read_transcript
+from asyncrl.extensions.curriculum.examples import examples_of
 from asyncrl.rollout.group import Episode, Play
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.rollout.strategies.parts import WorkerParts

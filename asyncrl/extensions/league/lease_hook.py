@@ -20,11 +20,11 @@ from asyncrl.buffer.lease_hooks import HookFactory, LeaseHook, Terms
 from asyncrl.buffer.ledger import Ledger
 from asyncrl.buffer.ledger_settings import LedgerSettings
 from asyncrl.buffer.store import Store
-from asyncrl.data.lease_extras import opponent_extra
 from asyncrl.errors import InputError
 from asyncrl.extensions.league.members import population
+from asyncrl.extensions.league.opponent import Opponent, opponent_extra
 from asyncrl.extensions.league.rules.opponents import Population, Record, score
-from asyncrl.types import Group, Opponent, Status, Trajectory
+from asyncrl.types import Group, Status, Trajectory
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS dealt ("

@@ -24,6 +24,7 @@ from torch import Tensor
 from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config
 from asyncrl.extensions.league.rules.minimax import minimax_rewards
+from asyncrl.extensions.league.token_extra import NEXT_STATES
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
 from asyncrl.train.checkpoint.checkpoint_files import KeptState, StateFiles
 from asyncrl.train.checkpoint.checkpointer import newest_usable
@@ -39,7 +40,7 @@ from asyncrl.train.step.step import StepReport
 from asyncrl.train.step.step_batch import Rows, StepBatch, row_to_score
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.train.step.whole_batch import whole_batch
-from asyncrl.types import NEXT_STATES, Trajectory
+from asyncrl.types import Trajectory
 
 log = logging.getLogger("asyncrl.train")
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from asyncrl.chat.conversation import Conversations
 from asyncrl.env.protocol import MAIN_AGENT
-from asyncrl.types import NEXT_STATES, NextStates, Trajectory
+from asyncrl.extensions.league.token_extra import NEXT_STATES, NextStates
+from asyncrl.types import Trajectory
 
 
 def note_next_states(conversations: Conversations, agent: str, trajectory: Trajectory) -> Trajectory:

@@ -4,7 +4,7 @@ a member of the population  -> only the other side's trajectories are kept
 an exploiter in training    -> its side's go to its buffer, under a slot; the other side's are kept where the newest
                                version of the policy has it
 
-Only what goes to the exploiter's buffer keeps the states of the other side (`types.NEXT_STATES`), if it has them.
+Only what goes to the exploiter's buffer keeps the states of the other side (`NEXT_STATES`), if it has them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from asyncrl.data.lease_extras import opponent_of
 from asyncrl.extensions.league.members import minimax
 from asyncrl.extensions.league.next_states import note_next_states
+from asyncrl.extensions.league.opponent import NEWEST, Opponent, opponent_of
+from asyncrl.extensions.league.token_extra import NEXT_STATES
 from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.rollout.group import Episode, Play
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.policies import Slots, in_rollouts, part_of, silent
-from asyncrl.types import NEWEST, NEXT_STATES, OPPONENT, Lease, Opponent, Trajectory
+from asyncrl.types import MAIN_POLICY, OPPONENT, Lease, Trajectory
 
 
 class OpponentGenerator:
@@ -47,7 +48,7 @@ class OpponentGenerator:
         if not plays(opponent, request.agent):
             # An engine that has the version at which the group was admitted holds the members, too.
             return await self.engines.generate(replace(request, version=opponent.against))
-        if not opponent.policy:
+        if opponent.policy == MAIN_POLICY:
             return await self.engines.generate(replace(request, version=opponent.version))
         assert self.exploiter is not None
         if opponent.version != NEWEST:
@@ -64,7 +65,7 @@ class Opponents:
     """A `GroupStrategy` that plays groups against whom they were dealt.
 
     engines: where all versions of the policy sample. exploiter: the policy that is trained against it, if there is
-    one. states: whether its trajectories note the states of the other side (`types.NEXT_STATES`).
+    one. states: whether its trajectories note the states of the other side (`NEXT_STATES`).
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""The states in which the other side of a game moves after the turns of a trajectory (`types.NextStates`)."""
+"""The states in which the other side of a game moves after the turns of a trajectory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,21 @@ from asyncrl.data.arrays import array_from_map, array_to_map
 from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Tokens, WithoutFiles
 from asyncrl.errors import InputError
-from asyncrl.types import NEXT_STATES, NextStates
+
+NEXT_STATES = "next_states"
+"""Key of `Trajectory.extras`: the `NextStates` of an exploiter whose turns are rewarded by the other side's critic
+(`policies.NAME.minimax`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextStates:
+    """The states in which the other side of a game is to move after the turns of a trajectory."""
+
+    token_ids: tuple[np.ndarray, ...]
+    """[M] int32 each: what that side has read and sampled in each of its conversations; never re-tokenized."""
+    after: tuple[tuple[int, int] | None, ...]
+    """[K] for each turn the conversation in which that side moves next, and how many of its tokens are the state; None
+    where it does not move next."""
 
 
 class NextStatesKind(WithoutFiles):
@@ -71,6 +86,14 @@ class NextStatesKind(WithoutFiles):
 
     def keys(self, value: Any, length: int) -> None:
         """See `Kind`; no model reads it."""
+
+    def columns(self, value: NextStates) -> dict[str, Any]:
+        """See `Kind`."""
+        return {
+            "next_conversation": [None if place is None else place[0] for place in value.after],
+            "next_tokens": [None if place is None else place[1] for place in value.after],
+            "next_token_ids": [ids.tolist() for ids in value.token_ids],
+        }
 
     def token_ids(self, value: NextStates) -> dict[str, np.ndarray]:
         """See `Kind`."""

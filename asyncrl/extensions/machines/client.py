@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncrl.extensions.machines.messages import Register, RunFiles, checked
 from asyncrl.services.http.client import HttpClient
+from asyncrl.types import MAIN_POLICY
 
 SHORT_S = 10.0
 PART_BYTES = 8 * 2**20
@@ -66,7 +67,7 @@ class LauncherClient:
         """Return the run."""
         return checked(RunFiles, await self._http.get("/v1/run", SHORT_S))
 
-    async def fetch(self, name: str, size: int, target: Path, policy: str = "") -> None:
+    async def fetch(self, name: str, size: int, target: Path, policy: str = MAIN_POLICY) -> None:
         """Fetch a file of a policy's model. One that is there in part is continued."""
         with open(target, "ab") as file:
             while (offset := file.tell()) < size:

@@ -12,6 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.extensions.table import rows
 from asyncrl.http_checks import wrong_fields
 from asyncrl.services.buffer.messages import Url
+from asyncrl.types import MAIN_POLICY
 
 MAX_LOG_BYTES = 2**20
 """Most of each log that one report carries."""
@@ -83,7 +84,7 @@ class PolicyFiles(Message):
 
 
 class RunFiles(PolicyFiles):
-    """A run as a node fetches it: its own policy, and by name the further ones of which something runs on nodes."""
+    """A run as a node fetches it: its main policy, and by name the others of which something runs on nodes."""
 
     run: Name
     policies: dict[Name, PolicyFiles] = Field(default_factory=dict, max_length=256)
@@ -91,11 +92,11 @@ class RunFiles(PolicyFiles):
 
 class StartProcess(Message):
     """`arguments` are options of `asyncrl serve ROLE` and their values; `gpus` are positions among the node's; `policy`
-    is the further one that the process is of, "" for the run's own."""
+    is the one that the process is of."""
 
     name: Name
     role: Role
-    policy: Name | Literal[""] = ""
+    policy: Name = MAIN_POLICY
     arguments: dict[str, list[str]]
     gpus: list[Whole] | None = None
     port: Annotated[int, Field(ge=0, le=65535)] = 0

@@ -30,6 +30,7 @@ from asyncrl.hosts.host import Start
 from asyncrl.process_start import Process
 from asyncrl.run.folder import POLICIES, folder_of
 from asyncrl.startup import Meter, Used
+from asyncrl.types import MAIN_POLICY
 
 T = TypeVar("T")
 
@@ -295,9 +296,9 @@ async def _takes_connections(url: str) -> bool:
 
 
 def _policy(command: Sequence[str], run: Path) -> str:
-    """Return the further policy whose folder a command names, "" for the run's own."""
+    """Return the policy whose folder a command names."""
     folder = Path(command[command.index("--folder") + 1]) if "--folder" in command else run
-    return folder.name if folder.parent == run / POLICIES else ""
+    return folder.name if folder.parent == run / POLICIES else MAIN_POLICY
 
 
 def _arguments(command: Sequence[str]) -> tuple[str, dict[str, list[str]], int]:

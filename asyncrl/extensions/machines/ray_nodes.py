@@ -30,6 +30,7 @@ from asyncrl.gpus import VARIABLE as VISIBLE
 from asyncrl.launch.machines.placement import env_names, prefixed
 from asyncrl.process_start import python_module
 from asyncrl.startup import KEY
+from asyncrl.types import MAIN_POLICY
 
 ADDRESS = "RAY_ADDRESS"
 LOCAL = "local"
@@ -56,7 +57,7 @@ class Bundle:
 def bundles(config: Config, gpus: bool) -> list[Bundle]:
     """Return what a run asks for beside the head, room for what may be added among it. gpus: whether the cluster has
     any. Pure."""
-    trains = {name: config.policy(name).train for name in ("", *config.policies)}
+    trains = {name: config.policy(name).train for name in config.policy_names}
     further = {str(role): resources for role, resources in config.section(RayConfig).ray.items()}
     wanted = [
         *(
@@ -67,7 +68,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
         *(
             (prefixed(policy, f"engine-{index}{f'-{part}' if part else ''}"), "engine", 1, engine.ranks_each)
             for policy, engine in engine_sections(config).items()
-            for index in range(engine.count if policy else config.most("engine"))
+            for index in range(config.most("engine") if policy == MAIN_POLICY else engine.count)
             for part in range(engine.num_machines)
         ),
         *((name, "env", 1, 0) for name in env_names(config, config.most("env"))),
@@ -87,7 +88,7 @@ def bundles(config: Config, gpus: bool) -> list[Bundle]:
 
 def head_gpus(config: Config) -> int:
     """Return how many GPUs of the launcher's machine the trainers' first ranks need. Pure."""
-    return sum(config.policy(name).train.ranks_each for name in ("", *config.policies))
+    return sum(config.policy(name).train.ranks_each for name in config.policy_names)
 
 
 def count_nodes(config: Config) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic import Field
@@ -35,11 +35,12 @@ from asyncrl.http_checks import MSGPACK
 from asyncrl.services.http.app import create_app
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.chunks import file_checksum
 
 
 class FilePart(Message):
-    policy: Name | Literal[""] = ""
+    policy: Name = MAIN_POLICY
     name: FileName
     offset: Whole
     size: int = Field(ge=1, le=PART_BYTES)
@@ -60,7 +61,7 @@ class Registry:
         self.run: RunFiles | None = None
         """None until `offer`."""
         self._models: dict[str, Path] = {}
-        """By policy, "" for the run's own."""
+        """By policy."""
 
     def offer(
         self,
@@ -71,7 +72,7 @@ class Registry:
     ) -> None:
         """Offer the run to nodes. model: a folder, whose files they fetch, or a name that each can load. policies: by
         name, configuration and model of the further ones of which something runs on nodes."""
-        own = self._policy("", config, model)
+        own = self._policy(MAIN_POLICY, config, model)
         further = {name: self._policy(name, *given) for name, given in (policies or {}).items()}
         self.run = RunFiles(run=run, policies=further, **own.model_dump())
 
@@ -124,11 +125,10 @@ class Registry:
 
     def read(self, part: FilePart) -> bytes:
         """Return a part of one of a model's files. Raises `InputError` for any other file."""
-        policies = {} if self.run is None else {"": self.run, **self.run.policies}
+        policies = {} if self.run is None else {MAIN_POLICY: self.run, **self.run.policies}
         found = policies.get(part.policy)
         if found is None or part.name not in found.files:
-            of = f"the model of policy {part.policy!r}" if part.policy else "the run's model"
-            raise InputError(f"name: {of} has no file {part.name!r}")
+            raise InputError(f"name: the model of policy {part.policy!r} has no file {part.name!r}")
         with open(self._models[part.policy] / part.name, "rb") as file:
             file.seek(part.offset)
             return file.read(part.size)

@@ -55,6 +55,7 @@ from asyncrl.jsonfile import write_json
 from asyncrl.process_start import Process
 from asyncrl.run.folder import folder_of, private_folder
 from asyncrl.services.http.app import create_app, serve
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.chunks import file_checksum
 from asyncrl.weights.folders import (
     check_staged_room,
@@ -121,7 +122,7 @@ class NodeService:
         self._claim: IO[str] | None = None
         """Held while the run needs its folder of weights."""
         self._policies: dict[str, _Policy] = {}
-        """By name, "" for the run's own."""
+        """By name."""
         self._running: dict[str, _Running] = {}
         self._starts = 0
         self._heard = time.monotonic()
@@ -198,14 +199,15 @@ class NodeService:
         for line in remove_deserted(self._weights.parent):
             print(f"node {self.name}: {line}", flush=True)
         self._policies = {}
-        for name, policy in {"": run, **run.policies}.items():
+        for name, policy in {MAIN_POLICY: run, **run.policies}.items():
             folder = folder_of(self._run_folder, name)
-            weights = Path(policy_weights(str(self._weights), name)) if name else self._weights
+            own = name == MAIN_POLICY
+            weights = self._weights if own else Path(policy_weights(str(self._weights), name))
             (folder / "endpoints").mkdir(parents=True, mode=0o700)
             write_json(folder / "config.json", policy.config)
             private_folder(weights)
-            if name and (policy.files, policy.model) == (run.files, run.model):
-                model = self._policies[""].model
+            if not own and (policy.files, policy.model) == (run.files, run.model):
+                model = self._policies[MAIN_POLICY].model
             else:
                 model = await self._model_of(name, policy, client)
             recipe = parse_config(policy.config, f"the run of {self.launcher}", strict=False)
@@ -219,7 +221,7 @@ class NodeService:
         """Return the folder with a policy's model, after fetching what is not here, or the name it is loaded by."""
         if not policy.files:
             return policy.model
-        model = self.folder / MODELS / name if name else self.folder / "model"
+        model = self.folder / "model" if name == MAIN_POLICY else self.folder / MODELS / name
         model.mkdir(parents=True, exist_ok=True)
         _keep_only(model, policy.files)
         for file, entry in policy.files.items():

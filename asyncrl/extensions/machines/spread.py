@@ -30,6 +30,7 @@ from asyncrl.launch.machines.placement import Numbers, Placement, env_names, pre
 from asyncrl.services.command import with_trainer, with_workers
 from asyncrl.tls import VARIABLE as TLS
 from asyncrl.tls import scheme
+from asyncrl.types import MAIN_POLICY
 
 if TYPE_CHECKING:
     from asyncrl.extensions.machines.cluster import NodeCluster
@@ -211,7 +212,7 @@ def spread(config: Config, head: Machine, nodes: Sequence[Machine]) -> Spread:
         processes[name] = places[0]
         if places[1:]:
             further[name] = places[1:]
-    for policy in ("", *config.policies):
+    for policy in config.policy_names:
         if not config.policy(policy).buffer.may_move:
             continue
         key = setting_of(policy, "buffer.machine")
@@ -258,13 +259,13 @@ def train_section(config: Config, name: str) -> TrainConfig | None:
     """Return how a trainer is, by the name of its process; None for another process."""
     if _role(name) != TRAINER:
         return None
-    return config.policy(name.removesuffix(TRAINER).removesuffix("-")).train
+    return config.policy(name.removesuffix(TRAINER).removesuffix("-") or MAIN_POLICY).train
 
 
 def engine_sections(config: Config) -> dict[str, EngineConfig]:
-    """Return how the engines of each policy are, "" for the recipe's own, of those that have engines of their own."""
+    """Return how the engines of each policy are that has engines of its own."""
     further = (name for name in config.policies if not config.shares_engines(name))
-    return {"": config.engine, **{name: config.policy(name).engine for name in further}}
+    return {name: config.policy(name).engine for name in (MAIN_POLICY, *further)}
 
 
 def engine_section(config: Config, name: str) -> EngineConfig | None:
@@ -398,7 +399,7 @@ def without(found: Spread, name: str) -> Spread:
 
 def check_one_machine(config: Config) -> None:
     """Raise `ConfigError` for what needs several machines, in a run on one."""
-    for policy in ("", *config.policies):
+    for policy in config.policy_names:
         if (parts := config.policy(policy).train.num_machines) > 1:
             raise ConfigError(
                 f"{setting_of(policy, 'train.nodes')} = {parts}: the run is on one machine; start it with --on nodes"
@@ -463,7 +464,7 @@ def check_machines(config: Config) -> None:
         for key, unencrypted in (
             *(
                 (setting_of(p, "train.nodes"), GROUPS if config.policy(p).train.num_machines > 1 else "")
-                for p in ("", *config.policies)
+                for p in config.policy_names
             ),
             *(
                 (setting_of(p, "engine.nodes"), GROUPS if e.num_machines > 1 else "")
@@ -494,20 +495,24 @@ class SpreadPlacement(Placement):
     spread: Spread = field(default_factory=lambda: Spread({}, ()))
     head: str = ""
 
-    def trainer_env(self, policy: str = "") -> dict[str, str]:
+    def trainer_env(self, policy: str = MAIN_POLICY) -> dict[str, str]:
         return self.env_of(self._trainer(policy))
 
     def _trainer(self, policy: str) -> Place:
         """Return where a policy's trainer is, or its first part."""
-        return self.spread.processes[f"{policy}-{TRAINER}"] if policy else self.spread.trainer[0]
+        return (
+            self.spread.trainer[0]
+            if policy == MAIN_POLICY
+            else self.spread.processes[prefixed(policy, TRAINER)]
+        )
 
-    def engine_env(self, index: int, policy: str = "") -> dict[str, str]:
+    def engine_env(self, index: int, policy: str = MAIN_POLICY) -> dict[str, str]:
         return self.env_of(self.spread.processes[prefixed(policy, f"engine-{index}")])
 
     def evaluation_env(self) -> dict[str, str]:
         return visible_env(self.gpus[-1:]) if self.gpus else {}
 
-    def beside_env(self, role: str, policy: str = "") -> dict[str, str]:
+    def beside_env(self, role: str, policy: str = MAIN_POLICY) -> dict[str, str]:
         first = self._trainer(policy).gpus or ()
         return visible_env([self.gpus[number] for number in first[:1]]) if self.gpus else {}
 

@@ -18,6 +18,7 @@ from asyncrl.env.config_check import env_services
 from asyncrl.errors import ConfigError
 from asyncrl.gpus import BY_TURNS, ENGINE_SHARE, visible_env
 from asyncrl.services.command import with_trainer, with_workers
+from asyncrl.types import MAIN_POLICY
 
 BESIDE_TRAINER = 0.45
 """Share of a GPU's memory that the engines on it take together beside a trainer."""
@@ -72,11 +73,11 @@ class Placement:
             shares.append(whole / sum(number in one for one in residents))
         return int(min(shares) * 1000) / 1000
 
-    def trainer_env(self, policy: str = "") -> dict[str, str]:
+    def trainer_env(self, policy: str = MAIN_POLICY) -> dict[str, str]:
         """Return the variables that show a policy's trainer its GPUs; none on a CPU."""
         return self._env(self.trainers.get(policy, ()))
 
-    def engine_env(self, index: int, policy: str = "") -> dict[str, str]:
+    def engine_env(self, index: int, policy: str = MAIN_POLICY) -> dict[str, str]:
         """The same for one of a policy's engines."""
         engines = self.engines.get(policy, ())
         return self._env(engines[index] if engines else ())
@@ -85,7 +86,7 @@ class Placement:
         """The same for the engine of periodic evaluations."""
         return self._env(self.evaluation)
 
-    def beside_env(self, role: str, policy: str = "") -> dict[str, str]:
+    def beside_env(self, role: str, policy: str = MAIN_POLICY) -> dict[str, str]:
         """The same for a process that a policy's trainer has for itself, or the workers have."""
         return self._env(self.beside.get(role) or self.trainers.get(policy, ())[:1])
 
@@ -151,7 +152,7 @@ def plan(config: Config, gpus: Sequence[str]) -> Placement:
     gpus: those the launcher itself may use; with none the section chooses nothing.
     """
     section = config.placement
-    policies = {name: config.policy(name) for name in ("", *config.policies)}
+    policies = {name: config.policy(name) for name in config.policy_names}
     if not gpus:
         return Placement(sleep=section.sleep is True)
     rows = (*with_trainer(config), *with_workers(config))
@@ -242,7 +243,9 @@ def _trainers(
 def _engines(
     config: Config, policies: Mapping[str, Config], free: _Free, trainers: Mapping[str, Numbers]
 ) -> dict[str, Sequence[Numbers]]:
-    serving = {name: p for name, p in policies.items() if not name or not config.shares_engines(name)}
+    serving = {
+        name: p for name, p in policies.items() if name == MAIN_POLICY or not config.shares_engines(name)
+    }
     sizes = {name: [policy.engine.ranks] * policy.most("engine") for name, policy in serving.items()}
     needed = sum(map(sum, sizes.values()))
     sum_text = " + ".join(
@@ -289,7 +292,7 @@ def _evaluation(config: Config, free: _Free, engines: Mapping[str, Sequence[Numb
             )
         free.remove(given)
         return tuple(given)
-    return free.take(needed) if len(free.left) >= needed else tuple(engines[""][-1])
+    return free.take(needed) if len(free.left) >= needed else tuple(engines[MAIN_POLICY][-1])
 
 
 def _by_turns(config: Config, shared: bool) -> bool:
@@ -318,8 +321,8 @@ def _flat(engines: Mapping[str, Sequence[Numbers]]) -> list[int]:
 
 
 def setting_of(policy: str, key: str) -> str:
-    """Return how a policy's setting is named, "" being the recipe's own."""
-    return f"policies.{policy}.{key}" if policy else key
+    """Return how a policy's setting is named in the recipe."""
+    return key if policy == MAIN_POLICY else f"policies.{policy}.{key}"
 
 
 def _engine_key(policy: str, config: Config) -> str:
@@ -328,8 +331,8 @@ def _engine_key(policy: str, config: Config) -> str:
 
 
 def prefixed(policy: str, name: str) -> str:
-    """Return the name of a policy's process, which is `name` for the recipe's own policy."""
-    return f"{policy}-{name}" if policy else name
+    """Return the name of a policy's process, which is `name` for the main policy."""
+    return name if policy == MAIN_POLICY else f"{policy}-{name}"
 
 
 def _sum_of(key: str, counts: Mapping[str, int]) -> str:

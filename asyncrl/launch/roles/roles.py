@@ -20,6 +20,7 @@ from asyncrl.run.model_folder import check_model, remember_model
 from asyncrl.services.buffer.client import BufferClientSync
 from asyncrl.services.command import with_trainer, with_workers
 from asyncrl.services.engine.urls import policy_url
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.folders import policy_weights
 
 log = logging.getLogger("asyncrl.launch")
@@ -31,7 +32,8 @@ MAX_RETIRED = 1024
 class PolicyRoles:
     """The processes that one policy has for itself: buffer, engines and trainer.
 
-    name: a further policy's; it is in the names of its processes. host: whose engines serve it, if not its own.
+    name: of the policy; that of any but the main one is in the names of its processes. host: whose engines serve it,
+    if not its own.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class PolicyRoles:
         model: str,
         weights_dir: Path,
         process_group: ProcessGroup,
-        name: str = "",
+        name: str = MAIN_POLICY,
         host: PolicyRoles | None = None,
         placement: Placement | None = None,
     ) -> None:
@@ -51,7 +53,7 @@ class PolicyRoles:
         self.weights_dir = weights_dir
         self.process_group = process_group
         self.name = name
-        self.prefix = f"{name}-" if name else ""
+        self.prefix = prefixed(name, "")
         self.host = host
         self.placement = placement or plan(config, found_gpus())
         self.credentials = process_group.credentials
@@ -397,7 +399,7 @@ class Roles(PolicyRoles):
 
     def start(self) -> None:
         """Start everything and have it supervised. Raises `UnavailableError`, `DeadlineError`, `ConfigError`."""
-        process_group, policies = self.process_group, [self, *self.policies.values()]
+        process_group, policies = self.process_group, self.every_policy
         start_s = self.config.run.start_timeout_s
         for policy in policies:
             policy.start_services()
@@ -454,16 +456,21 @@ class Roles(PolicyRoles):
         return f"rollout-{index}" if role == "rollout" else super()._name(role, index)
 
     @property
+    def every_policy(self) -> list[PolicyRoles]:
+        """All policies of the run, the main one first."""
+        return [self, *self.policies.values()]
+
+    @property
     def every_engine(self) -> list[ManagedProcess]:
         """Those of all policies."""
-        return [engine for policy in (self, *self.policies.values()) for engine in policy.engines]
+        return [engine for policy in self.every_policy for engine in policy.engines]
 
     def _progress(self) -> int:
         """Return how far the run has come: the steps of all policies and the groups that were finished."""
-        return self.finished_groups + sum(p._steps_done() for p in (self, *self.policies.values()))
+        return self.finished_groups + sum(p._steps_done() for p in self.every_policy)
 
     def _check_models(self) -> None:
-        for policy in (self, *self.policies.values()):
+        for policy in self.every_policy:
             check_model(policy.folder, policy.model)
 
     def _policy_addresses(self) -> list[str]:

@@ -60,6 +60,7 @@ def step_to_map(step: Step) -> dict[str, Any]:
         "tools": step.tools,
         "rewards": step.rewards,
         "extracted": step.extracted,
+        "ahead": step.ahead,
     }
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, pack, unpack
-from asyncrl.data.lease_extras import examples_of
 from asyncrl.errors import ConflictError, InputError, UnavailableError
 from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.curriculum import BeliefCurriculum, Proposal
+from asyncrl.extensions.curriculum.examples import examples_of
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool, predictions
 from asyncrl.types import FailureClass, Task, Turn
 from tests.buffer.factories import failed_group, group

@@ -4,8 +4,8 @@ import asyncio
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.data.lease_extras import examples_extra
 from asyncrl.data.transcript import encode_transcript
+from asyncrl.extensions.curriculum.examples import examples_extra
 from asyncrl.extensions.curriculum.strategy import Examples, with_examples
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner

@@ -10,11 +10,11 @@ import pytest
 from asyncrl.buffer.leases import seq_of
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.data.codec import decode_group, lease_from_map, lease_to_map
-from asyncrl.data.lease_extras import opponent_extra, opponent_of
 from asyncrl.errors import InputError
 from asyncrl.extensions.league.lease_hook import Opponents, join_opponents
+from asyncrl.extensions.league.opponent import Opponent, opponent_extra, opponent_of
 from asyncrl.extensions.league.rules.opponents import Population, Record
-from asyncrl.types import FailureClass, Opponent
+from asyncrl.types import FailureClass
 from tests.buffer.factories import failed_group, group, tasks
 
 POPULATION = Population("prioritised", every=1, size=2, self_play=0.25, power=1.0, seed=3)

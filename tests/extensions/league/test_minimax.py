@@ -11,11 +11,11 @@ import torch
 from asyncrl.algo.objective import build_objective
 from asyncrl.extensions.league.exploiter import Exploiter, Exploiting
 from asyncrl.extensions.league.minimax import UNREAD, Minimax, load_minimax
+from asyncrl.extensions.league.token_extra import NextStates
 from asyncrl.run.checkpoints import MARKER, checkpoint_path
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.loop.callbacks import Recording
 from asyncrl.train.step.step_batch import build_step_batch
-from asyncrl.types import NextStates
 from tests.train.factories import group
 from tests.train.one_step import Learner, make_engine, snapshot
 from tests.train.one_step_lora import LORA

@@ -7,15 +7,15 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.data.lease_extras import opponent_extra
 from asyncrl.envs.nim.env import Nim
+from asyncrl.extensions.league.opponent import NEWEST, Opponent, opponent_extra
 from asyncrl.extensions.league.strategy import Opponents, learners_part
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.rollout.strategies.parts import FurtherPolicy
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.types import NEWEST, OPPONENT, FailureClass, Lease, Opponent, Status, Task
+from asyncrl.types import OPPONENT, FailureClass, Lease, Status, Task
 from tests.buffer.factories import trajectory
 
 NEWEST_VERSION = 9

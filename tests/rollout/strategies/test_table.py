@@ -9,8 +9,9 @@ from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, encode_group
-from asyncrl.data.lease_extras import examples_extra, opponent_extra
 from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.extensions.curriculum.examples import examples_extra
+from asyncrl.extensions.league.opponent import Opponent, opponent_extra
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
@@ -19,7 +20,7 @@ from asyncrl.rollout.strategies.parts import FurtherPolicy, WorkerParts
 from asyncrl.rollout.strategies.table import STRATEGIES, configured
 from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.types import FailureClass, Lease, Opponent, Status, Task
+from asyncrl.types import FailureClass, Lease, Status, Task
 from tests.extensions.branches.test_strategy import ENV
 from tests.extensions.curriculum.test_strategy import WAY
 from tests.extensions.league.test_strategy import SLOT, Buffer

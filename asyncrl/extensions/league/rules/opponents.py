@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from asyncrl.types import NEWEST, Opponent
+from asyncrl.extensions.league.opponent import NEWEST, Opponent
 
 DECAY = 0.9
 """What is left of earlier games with a member when a group of further ones is observed."""

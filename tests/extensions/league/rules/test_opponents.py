@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from asyncrl.extensions.league.opponent import NEWEST
 from asyncrl.extensions.league.rules.opponents import Population, Record, score, weights_of
-from asyncrl.types import NEWEST
 
 POPULATION = Population("prioritised", every=2, size=3, self_play=0.5)
 

@@ -1,0 +1,1 @@
+"""Episodes whose agents work at once, and a reward for a short critical path."""

@@ -1,0 +1,59 @@
+"""How many tokens of an episode must follow one another, where its agents work at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from asyncrl.env.protocol import agent_of
+from asyncrl.types import Trajectory
+
+
+class Lengths(NamedTuple):
+    """Of one episode, in sampled tokens."""
+
+    total: int
+    critical: int
+    """Of the longest chain of turns each of which needs the one before."""
+
+    @property
+    def acceleration(self) -> float:
+        """How many times as long the episode would be, one turn after another; 1 for an episode without tokens."""
+        return self.total / self.critical if self.critical else 1.0
+
+
+def lengths(episode: Sequence[Trajectory]) -> Lengths:
+    """Return the lengths of an episode from its trajectories, the main agent's first.
+
+    All agents that one turn has called work at once, and the turn after it waits for all of them (`info["called_by"]`,
+    `info["call_turn"]`, and behind a gateway `info["call_branch"]`). Conversations that no turn is known to have called
+    count as one after the other.
+    """
+    called: dict[tuple[object, int], list[Trajectory]] = defaultdict(list)
+    first = []
+    for one in episode:
+        if "call_turn" in one.info:
+            caller = one.info.get("call_branch", one.info.get("called_by", ""))
+            called[caller, one.info["call_turn"]].append(one)
+        else:
+            first.append(one)
+
+    def longest(one: Trajectory) -> int:
+        name = one.info["branch"] if "branch" in one.info else agent_of(one.info)
+        return sum(
+            _sampled(one, number)
+            + max((longest(child) for child in called.pop((name, number), ())), default=0)
+            for number in range(len(one.turns))
+        )
+
+    total = sum(_sampled(one, number) for one in episode for number in range(len(one.turns)))
+    critical = sum(longest(one) for one in first)
+    # What hangs on a turn that is not here is not left out.
+    critical += sum(longest(one) for left in list(called.values()) for one in left)
+    return Lengths(total, critical)
+
+
+def _sampled(one: Trajectory, turn: int) -> int:
+    place = one.turns[turn]
+    return int(one.loss_mask[place.start : place.end].sum())

@@ -1,0 +1,1 @@
+"""Another environment's agent that may spawn threads."""

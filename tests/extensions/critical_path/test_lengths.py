@@ -1,0 +1,79 @@
+"""The longest chain of an episode's tokens, counted by hand."""
+
+import numpy as np
+import pytest
+
+from asyncrl.extensions.critical_path.lengths import Lengths, lengths
+from asyncrl.types import Status, Trajectory, Turn
+
+
+def agent(*turns, given=(), **info):
+    """A trajectory of turns of so many tokens, each after two that were read; those that are `given` were not
+    sampled."""
+    mask, places = [], []
+    for number, size in enumerate(turns):
+        mask += [False, False]
+        places.append(Turn(len(mask), len(mask) + size, 0.0))
+        mask += [number not in given] * size
+    count = len(mask)
+    return Trajectory(
+        "t", 0, np.zeros(count, np.int32), np.array(mask), np.zeros(count, np.float32), np.zeros(count, np.int32),
+        tuple(places), 0.0, Status.FINISHED, info=info,
+    )  # fmt: skip
+
+
+def thread(name, *turns, by="", turn=0):
+    return agent(*turns, agent=name.partition("/")[0], agent_name=name, called_by=by, call_turn=turn)
+
+
+def test_turns_of_one_agent_follow_one_another():
+    assert lengths([agent(5, 7)]) == Lengths(12, 12)
+
+
+def test_of_threads_of_one_turn_the_longest_counts():
+    # 5, then the longest of 10, 30 and 20, then 7.
+    episode = [agent(5, 7), thread("t/1", 10), thread("t/2", 30), thread("t/3", 20)]
+    assert lengths(episode) == Lengths(72, 42)
+    assert lengths(episode).acceleration == pytest.approx(72 / 42)
+
+
+def test_threads_of_several_turns_follow_one_another():
+    episode = [
+        agent(5, 7, 1),
+        thread("t/1", 10),
+        thread("t/2", 30),
+        thread("t/3", 20, turn=1),
+        thread("t/4", 4, turn=1),
+    ]
+    assert lengths(episode) == Lengths(77, 5 + 30 + 7 + 20 + 1)
+
+
+def test_threads_of_threads_are_part_of_their_chain():
+    inner = [thread("s/1", 40, by="t/1"), thread("s/2", 3, by="t/2", turn=1)]
+    episode = [agent(5, 7), thread("t/1", 1, 1), thread("t/2", 20, 2), *inner]
+    assert lengths(episode) == Lengths(79, 5 + max(1 + 40 + 1, 20 + 2 + 3) + 7)
+
+
+def test_turns_that_were_given_are_no_tokens_of_the_policy():
+    assert lengths([agent(5, 7, given=(0,)), thread("t/1", 10)]) == Lengths(17, 17)
+
+
+def test_branches_behind_a_gateway_are_found_by_their_number():
+    main = agent(5, 7, branch=0, branches=3)
+    subs = [
+        agent(size, branch=number, branches=3, agent="s", called_by="", call_branch=0, call_turn=0)
+        for number, size in ((1, 10), (2, 30))
+    ]
+    assert lengths([main, *subs]) == Lengths(52, 42)
+
+
+def test_conversations_that_nobody_is_known_to_have_called_count_one_after_the_other():
+    assert lengths([agent(5, branch=0, branches=2), agent(7, branch=1, branches=2)]) == Lengths(12, 12)
+
+
+def test_an_agent_whose_caller_is_not_there_is_not_left_out():
+    assert lengths([agent(5), thread("s/1", 3, by="gone", turn=4)]) == Lengths(8, 8)
+
+
+def test_an_episode_without_tokens_is_no_faster():
+    assert lengths([agent()]).acceleration == 1.0
