@@ -107,7 +107,7 @@ class Conversations:
         """Who takes the next turn."""
         self.by_agent = {MAIN_AGENT: main}
         self.ahead: dict[str, Conversation] = {}
-        """By agent, conversations that are open though their agents have not been addressed, see `Step.ahead`."""
+        """By agent, conversations of agents that are yet to be addressed, see `Step.ahead`."""
         self._called: dict[str, tuple[str, int]] = {}
         """Who called each further agent, and in which of its turns, counted from 0."""
         self.notes = notes
