@@ -139,6 +139,8 @@ class SwanlabSink:
         self._run = swanlab.init(
             project=os.environ.get("SWANLAB_PROJ_NAME", PROJECT), name=name, log_dir=str(folder / "swanlab"),
             config=dict(config), id=run_id or None, resume="allow" if run_id else None,
+            # It would ask for a key on standard input, whose end is this process's.
+            settings=swanlab.Settings(interactive=False),
         )  # fmt: skip
         self.run_id = self._run.id
 

@@ -207,6 +207,21 @@ def test_steps_reach_swanlab_offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_swanlab_without_a_key_ends_with_the_reason_and_asks_nobody(tmp_path, monkeypatch):
+    monkeypatch.delenv("SWANLAB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = make_run(tmp_path / "first", steps=2)
+    processes = SinkProcesses(
+        run, settings('run.sinks=["swanlab"]', f"run.sink_python={other_python('swanlab')}")
+    )
+    told: list[str] = []
+    wait_until(lambda: bool(told.extend(processes.failures()) or told), limit_s=180)
+    assert "no API key was provided" in (run / "logs" / "sink-swanlab.log").read_text()
+    assert list(processes.finish()) == []
+
+
+@pytest.mark.slow
 def test_a_sink_that_fails_is_told_of_once_and_nothing_waits_for_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "no such mode")
     run = make_run(tmp_path / "first", steps=2)
