@@ -20,18 +20,23 @@ def expressions() -> list[str]:
 
 
 def missing(prefix: str, exposed: str) -> list[str]:
-    """Return the selectors of metrics with this prefix that nothing exposed answers, each with its label."""
-    samples = [one for family in text_string_to_metric_families(exposed) for one in family.samples]
+    """Return the selectors of metrics with this prefix that nothing exposed answers, each with its label.
+
+    A counter of which nothing was counted yet is exposed without a sample: its name is there.
+    """
+    families = list(text_string_to_metric_families(exposed))
+    samples = [one for family in families for one in family.samples]
+    declared = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}
     wrong = []
     for name, matchers in SELECTOR.findall("\n".join(expressions())):
         if not name.startswith(prefix):
             continue
         found = [one.labels for one in samples if one.name == name]
-        if not found:
+        if not found and name not in declared:
             wrong.append(name)
         for label, kind, value in MATCHER.findall(matchers):
             values = {labels.get(label) for labels in found}
             asked = [] if value == "$run" else value.split("|") if kind == "=~" else [value]
-            if values == {None} or not set(asked) <= values:
+            if values <= {None} or not set(asked) <= values:
                 wrong.append(f"{name} {label} {value}")
     return wrong
