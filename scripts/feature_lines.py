@@ -27,6 +27,7 @@ FEATURES = (
     *(
         "poison",
         "swarm",
+        "critical_path",
         "(?<!time)(?<!r)outer(?!most)",
         "(?<!_)exchange",
         "minimax",

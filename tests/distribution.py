@@ -92,6 +92,8 @@ SECONDS = {
     "tests/docs/docs/lora.md": 30,
     "tests/launch/test_check.py": 30,
     "tests/extensions/env_adapters/test_verifiers_v1.py": 30,
+    "tests/extensions/env_adapters/test_verifiers_taskset.py": 30,
+    "tests/extensions/env_adapters/test_cookbook_env.py": 30,
     "tests/extensions/env_adapters/test_tau2.py": 25,
     "tests/extensions/tinker/test_sdk_kills.py": 600,
     "tests/extensions/tinker/test_sdk.py": 300,

@@ -305,7 +305,7 @@ model = { path = "base" }
 
 
 def test_the_policies_of_a_run_are_main_and_those_that_the_recipe_names():
-    config = parse_config({"policies": {"b": {"agents": ["b"], "train": {"learning_rate": 3e-5}}}}, "recipe")
+    config = parse_config(MINIMAL | {"policies": {"b": {"agents": ["b"], "train": {"learning_rate": 3e-5}}}}, "recipe")
     assert config.policy_names == ("main", "b")
     assert config.policy("main") is config
     assert config.policy("b").train.learning_rate == 3e-5
@@ -315,7 +315,7 @@ def test_no_entry_of_policies_is_called_main():
     with pytest.raises(
         ConfigError, match=r"policies\.main: this is the policy that plays the agents no other one names"
     ):
-        parse_config({"policies": {"main": {"agents": ["b"]}}}, "recipe")
+        parse_config(MINIMAL | {"policies": {"main": {"agents": ["b"]}}}, "recipe")
 
 
 def test_a_recipe_names_files_relative_to_itself_and_the_command_line_to_the_current_folder(

@@ -107,7 +107,7 @@ class Conversations:
         """Who takes the next turn."""
         self.by_agent = {MAIN_AGENT: main}
         self.ahead: dict[str, Conversation] = {}
-        """By agent, conversations that are open though their agents have not been addressed, see `Step.ahead`."""
+        """Conversations that `Step.ahead` has opened, by who is to be addressed in each."""
         self._called: dict[str, tuple[str, int]] = {}
         """Who called each further agent, and in which of its turns, counted from 0."""
         self.notes = notes

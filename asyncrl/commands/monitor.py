@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
+DASHBOARD = Path(__file__).parents[1] / "monitor" / "grafana.json"
+
 
 def add(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
@@ -34,10 +36,16 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="write one HTML file that shows them, and end"
     )
+    parser.add_argument(
+        "--grafana", type=Path, metavar="FILE", help="write a Grafana dashboard of what /metrics has, and end"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.grafana:
+        _write("--grafana", args.grafana, DASHBOARD.read_text(encoding="utf-8"))
+        return 0
     if args.export:
         return _export(args.place, args.export)
     from asyncrl.credentials import read_credentials
@@ -65,8 +73,16 @@ def _read(file: Path) -> str:
         raise ConfigError(f"--token-file {file}: cannot be read: {error.strerror}") from error
 
 
-def _export(place: Path, file: Path) -> int:
+def _write(option: str, file: Path, text: str) -> None:
     from asyncrl.errors import ConfigError
+
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option} {file}: cannot be written: {error.strerror}") from error
+
+
+def _export(place: Path, file: Path) -> int:
     from asyncrl.monitor.episodes import EpisodeTable
     from asyncrl.monitor.export import exported_page
     from asyncrl.monitor.runs import find_runs
@@ -77,10 +93,7 @@ def _export(place: Path, file: Path) -> int:
         name: (folder, StepColumns(folder), EpisodeTable(folder), TokenTexts(folder))
         for name, folder in find_runs(place).items()
     }
-    try:
-        file.write_text(exported_page(runs), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--export {file}: cannot be written: {error.strerror}") from error
+    _write("--export", file, exported_page(runs))
     print(
         f"{file}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {file.stat().st_size / 2**20:.1f} MiB",
         file=sys.stderr,

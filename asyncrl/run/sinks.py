@@ -1,4 +1,4 @@
-"""Where the metrics of a run go beside its folder: TensorBoard, Weights & Biases, MLflow, trackio.
+"""Where the metrics of a run go beside its folder: TensorBoard, Weights & Biases, MLflow, trackio, SwanLab.
 
 TensorBoard's files are written by the trainer. Each other sink is a process of its own, which reads the run's folder:
 it can neither fail the run nor slow it, and it may run in another Python, since not all of these libraries can be
@@ -8,7 +8,8 @@ installed beside vLLM:
 
 It ends when its standard input does and what was written by then has been sent. It remembers in `sinks/NAME.json` up to
 which step it has come, so a resumed run goes on where it was. This file therefore imports nothing of asyncrl. Projects
-and addresses are the libraries' own variables: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR, ...
+and addresses are the libraries' own variables: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR,
+SWANLAB_MODE, ...
 """
 
 from __future__ import annotations
@@ -129,10 +130,32 @@ class TrackioSink:
         self._run.finish()
 
 
-PROCESSES: dict[str, type[WandbSink | MlflowSink | TrackioSink]] = {
+class SwanlabSink:
+    """A run of SwanLab; offline with SWANLAB_MODE=offline, for `swanlab sync` later."""
+
+    def __init__(self, name: str, folder: Path, config: Mapping[str, Any], run_id: str) -> None:
+        import swanlab
+
+        self._run = swanlab.init(
+            project=os.environ.get("SWANLAB_PROJ_NAME", PROJECT), name=name, log_dir=str(folder / "swanlab"),
+            config=dict(config), id=run_id or None, resume="allow" if run_id else None,
+            # It would ask for a key on standard input, whose end is this process's.
+            settings=swanlab.Settings(interactive=False),
+        )  # fmt: skip
+        self.run_id = self._run.id
+
+    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+PROCESSES: dict[str, type[WandbSink | MlflowSink | TrackioSink | SwanlabSink]] = {
     "wandb": WandbSink,
     "mlflow": MlflowSink,
     "trackio": TrackioSink,
+    "swanlab": SwanlabSink,
 }
 """Sinks in processes of their own, each by the name of its library."""
 

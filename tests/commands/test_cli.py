@@ -43,7 +43,7 @@ def test_config_prints_every_setting_with_overrides_applied(capsys):
     assert set(resolved) == {
         "run", "model", "env", "engine", "rollout", "buffer", "algo", "train", "judge", "lora",
         "reference", "teacher", "eval", "sft", "policies", "placement", "curriculum", "opponents",
-        "outer", "scale", "sft_phase", "swarm", "data", "extensions", "length", "majority",
+        "outer", "scale", "sft_phase", "swarm", "data", "extensions", "length", "majority", "critical_path",
     }  # fmt: skip
     assert resolved["algo"]["loss"]["name"] == "ppo_clip"
 

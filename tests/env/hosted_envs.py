@@ -151,6 +151,7 @@ EVERYTHING = {
     "observation_id": "place",
     "matches": True,
     "extracted": "42",
+    "ahead": {"third": [{"role": "user", "content": "y"}]},
     "truncated": True,
     "agent": "second",
     "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],

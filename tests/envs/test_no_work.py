@@ -10,9 +10,9 @@ from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import Task
 
 OF_OTHERS = frozenset({"gymnasium", "mcp", "openenv", "reasoning_gym", "tau2", "textarena", "textworld", "verifiers",
-                       "verifiers_v1"})  # fmt: skip
+                       "tinker_cookbook", "verifiers_v1"})  # fmt: skip
 """Adapters: what those environments reward is theirs."""
-OF_ROWS = frozenset({"dataset", "mix", "recorded", "swe"})
+OF_ROWS = frozenset({"dataset", "mix", "recorded", "swe", "threads"})
 """Play what they are given."""
 NEED_A_BROWSER = frozenset({"browser"})
 NAMES = sorted(ENVS.keys() - OF_OTHERS - OF_ROWS - NEED_A_BROWSER)

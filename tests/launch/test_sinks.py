@@ -1,4 +1,4 @@
-"""A run's metrics reach Weights & Biases, MLflow and trackio, and none of them can harm the run."""
+"""A run's metrics reach Weights & Biases, MLflow, trackio and SwanLab, and none of them can harm the run."""
 
 import json
 import sqlite3
@@ -22,6 +22,7 @@ from tests.waiting import wait_until
 OTHERS = {
     "mlflow": ["mlflow-skinny==3.17.2", "sqlalchemy", "alembic", "sqlparse", "pandas"],
     "trackio": ["trackio==0.43.0"],
+    "swanlab": ["swanlab==0.10.3"],
 }
 """They cannot be installed beside vLLM: their dependencies exclude versions of the lock. MLflow's core, with what
 its SQLite store imports: all of MLflow takes minutes to install."""
@@ -160,6 +161,64 @@ def test_steps_reach_trackio(tmp_path, monkeypatch):
         rows = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY step").fetchall()
     assert [(name, step) for name, step, _ in rows] == [("first", step) for step in (1, 2, 3, 4)]
     assert [json.loads(metrics)["reward/mean"] for *_, metrics in rows] == [0.1, 0.2, 0.625, 0.75]
+
+
+READ_SWANLAB = """
+import json, sys
+from google.protobuf.json_format import MessageToDict
+from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+from swanlab.sdk.internal.core_python.store import DataStoreReader
+
+for path in sys.argv[1:]:
+    reader = DataStoreReader()
+    reader.open(path)
+    for data in reader:
+        print(json.dumps(MessageToDict(Record.FromString(data))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_steps_reach_swanlab_offline(tmp_path, monkeypatch):
+    for name, value in {"SWANLAB_MODE": "offline", "HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    run, python = make_run(tmp_path / "first", steps=2), other_python("swanlab")
+    config = settings('run.sinks=["swanlab"]', f"run.sink_python={python}")
+    check_sinks(config)
+    send(run, config, "swanlab", lambda: None)
+    # Each start of the sink has a folder of its own.
+    folders = sorted(
+        (run / "sinks" / "swanlab").glob("run-*/*.swanlab"), key=lambda path: path.stat().st_mtime
+    )
+    said = subprocess.run(
+        [python, "-c", READ_SWANLAB, *map(str, folders)], capture_output=True, text=True, check=True
+    )
+    records = [json.loads(line) for line in said.stdout.splitlines()]
+    sent = [r["scalar"] for r in records if r.get("scalar", {}).get("key") == "reward/mean"]
+    assert [(int(one["step"]), one["value"]["number"]) for one in sent] == [
+        (1, 0.1),
+        (2, 0.2),
+        (3, 0.625),
+        (4, 0.75),
+    ]
+    starts = [r["start"] for r in records if "start" in r]
+    assert [(one["project"], one["name"]) for one in starts] == [("asyncrl", "first")] * 2
+    assert len({one["id"] for one in starts}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_swanlab_without_a_key_ends_with_the_reason_and_asks_nobody(tmp_path, monkeypatch):
+    monkeypatch.delenv("SWANLAB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = make_run(tmp_path / "first", steps=2)
+    processes = SinkProcesses(
+        run, settings('run.sinks=["swanlab"]', f"run.sink_python={other_python('swanlab')}")
+    )
+    told: list[str] = []
+    wait_until(lambda: bool(told.extend(processes.failures()) or told), limit_s=180)
+    assert "no API key was provided" in (run / "logs" / "sink-swanlab.log").read_text()
+    assert list(processes.finish()) == []
 
 
 @pytest.mark.slow

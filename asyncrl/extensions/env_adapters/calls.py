@@ -1,4 +1,4 @@
-"""Tool calls as the adapters answer them."""
+"""Messages and tool calls in the forms that the adapters need."""
 
 from __future__ import annotations
 
@@ -59,3 +59,33 @@ async def answer_calls(action: Action, names: Collection[str], call: Caller) -> 
         for made, result in zip(action.tool_calls, results, strict=True)
     ]
     return messages + action.error_messages()
+
+
+def plain(messages: list[Message]) -> list[Message]:
+    """Return the messages in the form chat templates accept: content is text."""
+    plain = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "".join(part.get("text") or f"[{part.get('type')}]" for part in content)
+        plain.append({**message, "content": "" if content is None else content})
+    return plain
+
+
+def same_message(message: Message) -> tuple[Any, ...]:
+    """Return what two forms of the same message have in common: role, text, and the calls."""
+    content = plain([message])[0]["content"].strip()
+    calls = tuple(
+        (
+            call["function"]["name"],
+            json.dumps(json.loads(call["function"]["arguments"] or "{}"), sort_keys=True),
+        )
+        for call in message.get("tool_calls") or ()
+    )
+    return message["role"], content, calls
+
+
+def row_data(row: int, split: str, own: bool) -> dict[str, Any]:
+    """Return the data of a task that is a row. own: whether the held-out split has a data set of its own, in which the
+    same number is another row."""
+    return {"row": row, **({"of": split} if own and split == "heldout" else {})}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
 from asyncrl.errors import AgentError, ConfigError, EnvironmentFailure, InfrastructureError
-from asyncrl.extensions.env_adapters.calls import assistant_message
+from asyncrl.extensions.env_adapters.calls import assistant_message, plain, row_data
 from asyncrl.extensions.env_adapters.requirements import AdapterEnv
 from asyncrl.extensions.env_adapters.verifiers_load import load_environment, row, rows
 from asyncrl.types import Message, Task
@@ -52,8 +52,10 @@ class Verifiers(AdapterEnv):
         """Yield one task per row of the split's dataset."""
         if not config.get("id"):
             raise ConfigError(f"env.config.id: environment {env!r} needs it")
-        for index in rows(load_environment(config["id"], config.get("args") or {}), split):
-            yield Task(f"{split}-{index}", env, seed=index, split=split, data={"row": index})
+        made = load_environment(config["id"], config.get("args") or {})
+        for index in rows(made, split):
+            data = row_data(index, split, own=made.eval_dataset is not None)
+            yield Task(f"{split}-{index}", env, seed=index, split=split, data=data)
 
     async def reset(self) -> list[Message]:
         """Load the environment and give the row's prompt."""
@@ -147,14 +149,3 @@ class Verifiers(AdapterEnv):
         if isinstance(error, errors.ToolError):
             return AgentError(f"{type(error).__name__}: {error.__cause__ or error}")
         return error
-
-
-def plain(messages: list[Message]) -> list[Message]:
-    """Return the messages in the form chat templates accept: content is text."""
-    plain = []
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, list):
-            content = "".join(part.get("text") or f"[{part.get('type')}]" for part in content)
-        plain.append({**message, "content": "" if content is None else content})
-    return plain

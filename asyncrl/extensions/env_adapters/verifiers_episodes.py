@@ -1,31 +1,16 @@
-"""Plays episodes of `verifiers.v1` in a Python that has verifiers; see `verifiers_v1.py`, which starts it.
-
-    PYTHON -I asyncrl/extensions/env_adapters/verifiers_episodes.py
-
-On standard input and output, JSON lines: `{"tasks": SOURCE, "from": n, "count": n}` is answered by `{"rows": [...]}`,
-and `{"address": true}` by `{"port", "key"}` of an HTTP service on loopback, which plays. There `POST /episodes` starts
-an episode, whose id the client chooses, and answers with what its agents ask the model first. `POST /episodes/ID` gives
-the model's message and answers with what they ask next, or with how the episode ended. `DELETE /episodes/ID` ends it.
-This file imports nothing of asyncrl.
-"""
+"""Plays episodes of `verifiers.v1` in a Python that has verifiers: the player of `verifiers_v1.py`; see
+`episode_service.py`. This file imports nothing of asyncrl."""
 
 import asyncio
 import contextlib
 import itertools
 import json
-import os
 import secrets
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-
-# Tasksets are found in the folder that asyncrl was started in, after what is installed: a file there may have the name
-# of a module that a library means. The tool servers that they start find them there, too.
-sys.path.append(os.getcwd())
-os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()])
 
 import verifiers.v1 as vf
 from aiohttp import web
@@ -45,11 +30,10 @@ from verifiers.v1.utils.loaders import (
 )
 
 HARNESS = "asyncrl_chat"
-MAX_BODY_BYTES = 64 * 2**20
 INFRASTRUCTURE = ("SandboxError", "TunnelError", "InterceptionError")
 """Errors of verifiers that are nobody's fault who plays."""
 
-__all__ = ["ChatLoop"]
+__all__ = ["ChatLoop", "Player"]
 
 
 class ChatLoop(vf.Harness[vf.HarnessConfig]):
@@ -175,92 +159,79 @@ class Source:
         return config
 
 
-def reason(error: Exception) -> str:
-    """Return an error in one line."""
-    return f"{type(error).__name__}: " + "; ".join(line.strip() for line in str(error).splitlines())
-
-
 def seats(config: vf.EnvConfig) -> dict[str, Any]:
     """Return the agents' configurations by name."""
     return {name: value for name, value in config if isinstance(value, vf.AgentConfig)}
 
 
-class Service:
+class Player:
     """Plays episodes of several sources at the same time."""
 
     def __init__(self) -> None:
-        self.key, self.model_key = secrets.token_hex(16), secrets.token_hex(16)
+        self.port, self.model_key = 0, secrets.token_hex(16)
         self.sources: dict[str, Source] = {}
+        self.listed: dict[str, Source] = {}
+        """Of their own: rows are made where nothing else makes them."""
         self.playing: dict[str, Playing] = {}
-        self.port = 0
         self.serving = contextlib.AsyncExitStack()
 
-    async def start(self) -> None:
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.add_routes(
-            [
-                web.post("/episodes", self.open),
-                web.post("/episodes/{id}", self.step),
-                web.delete("/episodes/{id}", self.close),
-                web.post(f"/{self.model_key}/{{id}}/v1/chat/completions", self.complete),
-                web.post(f"/{self.model_key}/{{id}}/v1/{{rest:.*}}", self.refuse),
-            ]
-        )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = runner.addresses[0][1]
+    def routes(self) -> list[Any]:
+        return [
+            web.post(f"/{self.model_key}/{{id}}/v1/chat/completions", self.complete),
+            web.post(f"/{self.model_key}/{{id}}/v1/{{rest:.*}}", self.refuse),
+        ]
 
     def source(self, description: dict[str, Any]) -> Source:
         return self.sources.setdefault(json.dumps(description, sort_keys=True), Source(description))
 
     # What the adapter asks.
 
-    async def open(self, request: web.Request) -> web.Response:
-        self._check(request)
-        asked = await request.json()
-        source = self.source(asked["source"])
-        try:
-            async with source.opening:
-                # Loading may take long, and others are being played.
-                task = await asyncio.to_thread(source.task, asked["row"])
-                if task is None:
-                    raise IndexError(f"the taskset has no row {asked['row']}, only {len(source.rows)}")
-                if source.env is None:
-                    made = await asyncio.to_thread(load_environment, source.config())
-                    await self.serving.enter_async_context(made.serving())
-                    source.env = made
-        except Exception as error:
-            return web.json_response({"refused": reason(error)})
-        if request.transport is None:
-            # Whoever asked has gone meanwhile, and nobody would end the episode.
-            return web.json_response({})
-        env, name = source.env, asked["id"]
+    def tasks(self, description: dict[str, Any], first: int, count: int) -> dict[str, Any]:
+        source = self.listed.setdefault(json.dumps(description, sort_keys=True), Source(description))
+        found = []
+        for row in range(first, first + count):
+            task = source.task(row)
+            if task is None:
+                break
+            found.append(task.data.name or task.data.id or "")
+        return {"rows": found}
+
+    async def open(self, id: str, body: dict[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
+        source = self.source(body["source"])
+        async with source.opening:
+            # Loading may take long, and others are being played.
+            task = await asyncio.to_thread(source.task, body["row"])
+            if task is None:
+                raise IndexError(f"the taskset has no row {body['row']}, only {len(source.rows)}")
+            if source.env is None:
+                made = await asyncio.to_thread(load_environment, source.config())
+                await self.serving.enter_async_context(made.serving())
+                source.env = made
+        if gone():
+            # Nobody would end the episode.
+            return {}
+        env = source.env
         (slot,) = env.slots(task)
-        url = f"http://127.0.0.1:{self.port}/{self.model_key}/{name}/v1"
+        url = f"http://127.0.0.1:{self.port}/{self.model_key}/{id}/v1"
         client = EvalClientConfig(base_url=url, api_key_var="ASYNCRL_NO_KEY")
         context = ModelContext(model="policy", client=client)
         episode = Playing(env, slot, asyncio.create_task(env.run_slot(slot, context)))
-        self.playing[name] = episode
-        turns = sum(seat.max_turns or asked["source"]["max_turns"] for seat in seats(env.config).values())
-        return web.json_response({"max_turns": turns, **await self._next(episode)})
+        self.playing[id] = episode
+        turns = sum(seat.max_turns or body["source"]["max_turns"] for seat in seats(env.config).values())
+        return {"max_turns": turns, **await self._next(episode)}
 
-    async def step(self, request: web.Request) -> web.Response:
-        self._check(request)
-        episode = self.playing.get(request.match_info["id"])
+    async def step(self, id: str, message: dict[str, Any]) -> dict[str, Any]:
+        episode = self.playing.get(id)
         if episode is None or episode.asked is None:
-            return web.json_response({"refused": "the episode is not here, or asks for nothing"})
-        episode.asked.answer.set_result(await request.json())
-        return web.json_response(await self._next(episode))
+            return {"refused": "the episode is not here, or asks for nothing"}
+        episode.asked.answer.set_result(message)
+        return await self._next(episode)
 
-    async def close(self, request: web.Request) -> web.Response:
-        self._check(request)
-        episode = self.playing.pop(request.match_info["id"], None)
+    async def close(self, id: str) -> None:
+        episode = self.playing.pop(id, None)
         if episode is not None:
             episode.run.cancel()
             await asyncio.wait([episode.run], timeout=10)
-        return web.json_response({})
 
     async def _next(self, episode: Playing) -> dict[str, Any]:
         """Return the next request to the model, or the episode's end."""
@@ -306,10 +277,6 @@ class Service:
     async def refuse(self, request: web.Request) -> web.Response:
         problem = f"only chat completions are answered, not {request.path.rpartition('/v1')[2]}"
         return web.json_response({"error": {"message": problem}}, status=400)
-
-    def _check(self, request: web.Request) -> None:
-        if not secrets.compare_digest(request.headers.get("Authorization", ""), f"Bearer {self.key}"):
-            raise web.HTTPUnauthorized
 
 
 def completion(
@@ -360,48 +327,3 @@ def ended(episode: Playing) -> dict[str, Any]:
             for trace in slot.traces
         },
     }
-
-
-def tasks(source: Source, first: int, count: int) -> dict[str, Any]:
-    """Return the rows there are of `count` from `first` on, with their names."""
-    found = []
-    for row in range(first, first + count):
-        try:
-            task = source.task(row)
-        except Exception as error:
-            return {"refused": reason(error)}
-        if task is None:
-            break
-        found.append(task.data.name or task.data.id or "")
-    return {"rows": found}
-
-
-def main() -> None:
-    out = os.fdopen(os.dup(1), "w")
-    # What libraries print is no answer.
-    os.dup2(2, 1)
-    loop = asyncio.new_event_loop()
-    service = Service()
-    loop.run_until_complete(service.start())
-
-    def answer() -> None:
-        print("ready", file=out, flush=True)
-        listed: dict[str, Source] = {}
-        for line in sys.stdin:
-            asked = json.loads(line)
-            if "tasks" in asked:
-                # A list of its own: rows are made where nothing else makes them.
-                name = json.dumps(asked["tasks"], sort_keys=True)
-                found = tasks(listed.setdefault(name, Source(asked["tasks"])), asked["from"], asked["count"])
-            else:
-                found = {"port": service.port, "key": service.key}
-            print(json.dumps(found), file=out, flush=True)
-        # Whoever started this is gone.
-        os._exit(0)
-
-    threading.Thread(target=answer, daemon=True).start()
-    loop.run_forever()
-
-
-if __name__ == "__main__":
-    main()

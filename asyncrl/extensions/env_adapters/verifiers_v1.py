@@ -1,39 +1,23 @@
 """Environments of `verifiers.v1` (the library's versions from 0.2 on), played in a Python of their own.
 
 They pin packages that do not fit beside asyncrl's. So the library runs in a process of another interpreter
-(`verifiers_episodes.py`), whose agents ask for chat completions: what they ask is shown to the policy, and its turns
-are the answers.
+(`elsewhere.py`, `verifiers_episodes.py`), whose agents ask for chat completions.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
-import json
-import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
-
-import httpx
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
-from asyncrl.extensions.env_adapters.calls import assistant_message
+from asyncrl.extensions.env_adapters.calls import assistant_message, plain, row_data, same_message
+from asyncrl.extensions.env_adapters.elsewhere import EpisodeElsewhere, ask_helper, helper_process
 from asyncrl.extensions.env_adapters.requirements import AdapterEnv
-from asyncrl.extensions.env_adapters.verifiers import plain
 from asyncrl.helper_process import HelperProcess
-from asyncrl.http_clients import async_client
 from asyncrl.types import Message, Task
 
-EPISODES = Path(__file__).with_name("verifiers_episodes.py")
-START_S = 180.0
-LIST_S = 600.0
-"""A taskset may fetch or make its data when it is first listed."""
-CLOSE_S = 15.0
 MAX_TURNS = 16
 AT_ONCE = 256
 """Tasks that are listed together."""
@@ -80,10 +64,8 @@ class VerifiersV1(AdapterEnv):
             raise ValueError("id and python: must name a taskset, and an interpreter with verifiers")
         self.id, self.limit, self.success_at = id, max_turns, success_at
         self.source = _source(task.split, id, taskset, held_out, environment, max_turns)
-        self.helper = helper_of(python)
         self.turn = 0
-        self.client: httpx.AsyncClient | None = None
-        self.episode = ""
+        self.episode = EpisodeElsewhere(helper_of(python), named(id), "id")
         self.heard: dict[str, Heard] = {}
         """By agent."""
         self.agent = MAIN_AGENT
@@ -105,31 +87,23 @@ class VerifiersV1(AdapterEnv):
         )
         first, stride = (0, 1) if held_out else (int(split == "heldout"), 2)
         listed = 0
-        while names := _ask(helper, {"tasks": source, "from": listed, "count": AT_ONCE}, id)["rows"]:
+        while names := ask_helper(
+            helper, {"tasks": source, "from": listed, "count": AT_ONCE}, named(id), "id"
+        )["rows"]:
             for row, name in enumerate(names, listed):
                 if row % stride == first:
-                    data = {"row": row, **({"name": name} if name else {})}
+                    data = {**row_data(row, split, own=bool(held_out)), **({"name": name} if name else {})}
                     yield Task(f"{split}-{row}", env, seed=row, split=split, data=data)
             listed += len(names)
 
     async def reset(self) -> list[Message]:
         """Start the episode; show what its first agent asks."""
-        address = await asyncio.to_thread(_ask, self.helper, {"address": True}, self.id)
-        url = f"http://127.0.0.1:{address['port']}"
-        self.client = async_client(
-            url,
-            base_url=url,
-            headers={"Authorization": f"Bearer {address['key']}"},
-            timeout=None,
-        )
-        row = self.task.data.get("row", self.task.seed)
-        self.episode = secrets.token_hex(8)
-        opened = await self._post("/episodes", {"id": self.episode, "source": self.source, "row": row})
+        opened = await self.episode.open(self.source, self.task.data.get("row", self.task.seed))
         # Malformed calls take turns that the library does not count.
         self.max_turns = opened["max_turns"] + self.limit
         if "end" in opened:
             raise self._failure(opened["end"]) or EnvironmentFailure(
-                f"verifiers environment {self.id!r} ended before it asked the policy"
+                f"{named(self.id)} ended before it asked the policy"
             )
         step = self._show(opened["asked"])
         self.tools = step.tools or []  # type: ignore[misc]
@@ -145,27 +119,24 @@ class VerifiersV1(AdapterEnv):
         heard = self.heard[self.agent]
         heard.messages.append(message)
         heard.malformed = action.error_messages() if action.tool_calls else []
-        reply = await self._post(f"/episodes/{self.episode}", message)
+        reply = await self.episode.step(message)
         return self._show(reply["asked"]) if "asked" in reply else self._end(reply["end"])
 
     async def close(self) -> None:
         """End the episode where it is still being played."""
-        if self.client is not None:
-            with contextlib.suppress(httpx.HTTPError):
-                await self.client.delete(f"/episodes/{self.episode}", timeout=CLOSE_S)
-            await self.client.aclose()
+        await self.episode.close()
 
     def _show(self, asked: dict[str, Any]) -> Step:
         """Return what is new of a request: the rest of a conversation that it continues, or a new one."""
         if not asked["trainable"]:
             raise EnvironmentFailure(
-                f"verifiers environment {self.id!r}: agent {asked['seat']!r} is not to be trained, so the policy "
+                f"{named(self.id)}: agent {asked['seat']!r} is not to be trained, so the policy "
                 f"cannot play it: give env.config.environment.{asked['seat']} a model and a client of its own"
             )
         messages: list[Message] = asked["messages"]
-        new = [_common(message) for message in messages]
+        new = [same_message(message) for message in messages]
         for agent, heard in self.heard.items():
-            known = [_common(message) for message in heard.messages]
+            known = [same_message(message) for message in heard.messages]
             if heard.trace == asked["trace"] and new[: len(known)] == known and len(new) > len(known):
                 shown = plain(messages[len(known) :]) + heard.malformed
                 heard.messages, heard.malformed = list(messages), []
@@ -187,9 +158,7 @@ class VerifiersV1(AdapterEnv):
         }
         main = traces.get(self.heard[MAIN_AGENT].trace)
         if main is None:
-            raise EnvironmentFailure(
-                f"verifiers environment {self.id!r} dropped the trace of its first agent"
-            )
+            raise EnvironmentFailure(f"{named(self.id)} dropped the trace of its first agent")
         reward = rewards.pop(self.agent, 0.0)
         return Step(
             reward=reward,
@@ -206,44 +175,17 @@ class VerifiersV1(AdapterEnv):
             return None
         first = next((one for one in end["errors"] if not one["infrastructure"]), end["errors"][0])
         kind = InfrastructureError if first["infrastructure"] else EnvironmentFailure
-        return kind(f"verifiers environment {self.id!r}: {first['type']}: {first['message']}")
-
-    async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        assert self.client is not None
-        try:
-            response = await self.client.post(path, json=body)
-            response.raise_for_status()
-            answer: dict[str, Any] = response.json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise InfrastructureError(
-                f"verifiers environment {self.id!r}: its process gave no answer ({type(error).__name__}: {error})"
-            ) from error
-        if "refused" in answer:
-            raise EnvironmentFailure(f"verifiers environment {self.id!r}: {answer['refused']}")
-        return answer
+        return kind(f"{named(self.id)}: {first['type']}: {first['message']}")
 
 
-@functools.cache
 def helper_of(python: str) -> HelperProcess:
-    """Return the process with verifiers in this interpreter, shared by all episodes of this process."""
-    missing = (
-        f"verifiers.v1 did not start in {python}: make an environment for it, and install verifiers there "
-        "(docs/adapters.md); its error is in this process's log"
-    )
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("ASYNCRL_")}
-    return HelperProcess([python, "-I", str(EPISODES)], missing, variables, START_S)
+    """Return the process with verifiers in this interpreter."""
+    return helper_process(python, "verifiers_episodes.py", "verifiers.v1")
 
 
-def _ask(helper: HelperProcess, request: dict[str, Any], id: str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(helper.ask(request, LIST_S) or "{}")
-    if "refused" in answer:
-        raise ConfigError(f"id: verifiers environment {id!r} cannot be loaded: {answer['refused']}")
-    if not answer:
-        raise InfrastructureError(
-            f"verifiers environment {id!r}: its process gave no answer within {LIST_S:g} s, or died; its error is in "
-            "this process's log"
-        )
-    return answer
+def named(id: str) -> str:
+    """Return how errors name the environment."""
+    return f"verifiers environment {id!r}"
 
 
 def _source(
@@ -257,16 +199,3 @@ def _source(
     """Return what the helper process makes taskset and environment from."""
     settings = {**(taskset or {}), **((held_out or {}) if split == "heldout" else {}), "id": id}
     return {"taskset": settings, "environment": environment or {}, "max_turns": max_turns}
-
-
-def _common(message: Message) -> tuple[Any, ...]:
-    """Return what two forms of the same message have in common: role, text, and the calls."""
-    content = plain([message])[0]["content"].strip()
-    calls = tuple(
-        (
-            call["function"]["name"],
-            json.dumps(json.loads(call["function"]["arguments"] or "{}"), sort_keys=True),
-        )
-        for call in message.get("tool_calls") or ()
-    )
-    return message["role"], content, calls

@@ -23,8 +23,9 @@ from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RLDatasetBuilde
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
 from asyncrl.env.host import EnvHost, HostedSession
-from asyncrl.env.protocol import Action, ToolCall, tool_call_id
+from asyncrl.env.protocol import MAIN_AGENT, Action, ToolCall, tool_call_id
 from asyncrl.env.registry import load_env
+from asyncrl.errors import EnvironmentFailure
 from asyncrl.types import Task
 
 MOST_SESSIONS = 4096
@@ -69,6 +70,10 @@ class Conversation(MessageEnv):  # type: ignore[misc]
         assert self._session is not None
         step = await _host().step(self._session.id, self.turns, action_of(message), STEP_TIMEOUT_S)
         self.turns += 1
+        if not step.done and step.agent not in (None, MAIN_AGENT):
+            raise EnvironmentFailure(
+                f"environment {self.task.env!r} plays several agents ({step.agent!r}), and this loop plays one"
+            )
         self.messages += [message, *step.messages]
         done = step.done or self.turns >= self._session.opened.max_turns
         metrics = {f"component/{name}": value for name, value in step.components.items()}

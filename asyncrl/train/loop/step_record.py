@@ -84,6 +84,7 @@ class StepRecord:
             **void_metrics(batch.fresh),
             "batch/sequences": report.num_sequences,
             "length/mean": float(np.mean([t.num_tokens for t in fresh])),
+            "length/sampled_mean": float(np.mean([t.num_sampled for t in fresh])),
             "length/max": max(t.num_tokens for t in fresh),
             "turns/mean": float(np.mean([len(t.turns) for t in fresh])),
             "turns/history_forks": sum(int(t.info.get("history_forks", 0)) for t in fresh),

@@ -12,6 +12,7 @@ from asyncrl.launch.evaluation.evaluate import evaluate
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.types import Status, Task
 from tests.credentials import PACKED
+from tests.monitor.dashboard import missing
 from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
@@ -149,3 +150,4 @@ def test_the_worker_says_how_it_is(worker):
     assert status["engine_busy_s"] > 0
     metrics = ask(f"{worker}/metrics")[1].decode()
     assert "asyncrl_rollout_groups_total" in metrics
+    assert missing("asyncrl_rollout_", metrics) == []
