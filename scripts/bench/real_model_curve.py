@@ -60,7 +60,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         means = [
             sum(rewards[max(0, i - WINDOW + 1) : i + 1]) / min(i + 1, WINDOW) for i in range(len(rewards))
         ]
-        axes.plot(range(1, len(means) + 1), means, color=colour, label=f"seed {row['seed']}")
+        axes.plot(range(1, len(means) + 1), means, color=colour, label=_label(row))
         for step, name in ((0, "before"), (len(means), "after")):
             low, high = row[f"{name}_ci"]
             middle = row[name]
@@ -77,6 +77,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"seed {row['seed']}" + (", synchronous" if row["max_staleness"] == 0 else "")
 
 
 def main() -> None:
