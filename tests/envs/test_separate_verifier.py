@@ -1,5 +1,6 @@
 """Tests that have an environment of their own: which one, and what of the agent's session comes there."""
 
+import asyncio
 import io
 import os
 import tarfile
@@ -11,6 +12,8 @@ from asyncrl.envs.terminal.env import Terminal
 from asyncrl.envs.terminal.folder import read_folder
 from asyncrl.envs.terminal.task_toml import Network, read_task_toml
 from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.sandbox.backends import open_sandbox
+from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import MIB
 from asyncrl.types import Task
 from tests.envs.playing import play
@@ -139,6 +142,25 @@ def test_the_artifacts_alone_come_into_an_environment_as_the_agent_found_it(tmp_
     )
     assert play(env, work, DONE)[-1].reward == 1.0
     assert play(make(folder), DONE)[-1].reward == 0.0
+
+
+def test_what_an_agent_program_left_is_judged_in_the_tests_own_environment(tmp_path):
+    folder = write(
+        tmp_path, 'cd /app; test "$(cat out)" = made && ! test -e other', 'artifacts = ["/app/out"]\n' + OWN
+    )  # fmt: skip
+
+    async def judged(script):
+        env = make(folder)
+        try:
+            async with await open_sandbox("auto", env.workspace().judge_spec) as box:
+                await box.exec(["sh", "-c", script])
+                return (await env.judge(box)).reward
+        finally:
+            await env.close()
+            await LauncherClient.close_shared()
+
+    assert asyncio.run(judged("echo made > out; echo > other")) == 1.0
+    assert asyncio.run(judged("echo made > other")) == 0.0
 
 
 def test_what_lies_at_an_artifacts_place_gives_way_to_it(tmp_path):
