@@ -49,7 +49,7 @@ def run_suite(args: argparse.Namespace, suite: Suite) -> int:
             try:
                 play_suite(suite, tasks, checkpoint, config, work, file, progress)
             except (AsyncRLError, KeyboardInterrupt) as error:
-                error.add_note(f"logs of this evaluation: {work / 'logs'}; the same command goes on with it")
+                error.add_note(f"logs of this evaluation: below {work}; the same command goes on with it")
                 raise
             progress.end()
         result = {

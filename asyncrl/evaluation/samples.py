@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.data.transcript import written_messages
-from asyncrl.env.parts import PART
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.rows import episode_rows
 from asyncrl.evaluation.suite import Suite
@@ -59,9 +58,10 @@ def sample_id(checkpoint: str, task: str, sample: int) -> str:
     return f"{checkpoint}:{task}:{sample}"
 
 
-def sample_rows(group: Group, checkpoint: str, suite: Suite, task: Task) -> Iterator[dict[str, Any]]:
-    """Yield a row for each episode of a task that `mix` has played. task: the part's own."""
-    name = group.task.data[PART]
+def sample_rows(
+    group: Group, checkpoint: str, suite: Suite, name: str, task: Task
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each episode of a task that has been played. name, task: of the part, and its own."""
     part = suite.parts[name]
     tags = [*part.tags, *(str(tag) for tag in task.data.get("tags", ()))]
     difficulty = task.data.get("difficulty", task.data.get("level", part.difficulty))
@@ -77,6 +77,7 @@ def sample_rows(group: Group, checkpoint: str, suite: Suite, task: Task) -> Iter
             **shared,
             **row,
             "env": part.env,
+            **({"harness": part.harness} if part.harness else {}),
             "components": t.components,
             "wall_s": t.timing.get("wall_s"),
             "error": t.error,

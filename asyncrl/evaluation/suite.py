@@ -13,6 +13,11 @@ It is a TOML file. A name finds one in `suites/` of the current folder, else one
 
     [parts.words]
     set = "gsm8k"                   # a known data set, from the hub, or from `file`
+
+    [parts.repairs]
+    harness = "mini-swe-agent"      # an agent program does the tasks of `env`
+    env = "repair"
+    tasks = 10
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import difflib
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,6 +50,8 @@ from asyncrl.textfile import read_toml
 from asyncrl.types import Task
 
 PACKAGED = Path(__file__).parent / "suites"
+MIX, AGENT = "mix", "agent"
+"""The environments that play parts: several at once, and what an agent program plays."""
 LOCAL = Path("suites")
 """Below the current folder; goes before those of the package."""
 OPENED = 2
@@ -66,6 +73,9 @@ class SuitePart(Section):
     split: Literal["train", "heldout"] = "heldout"
     config: dict[str, Any] = Field(default_factory=dict)
     """Settings of the environment."""
+    harness: str = ""
+    """An agent program that does the environment's tasks: its name, or a TOML file relative to the suite's folder
+    (docs/harnesses.md)."""
     file: str = ""
     """File of tasks instead of the environment's own, relative to the suite's folder: as `env.task_file`, or in
     `format`."""
@@ -89,6 +99,10 @@ class SuitePart(Section):
         if sum(map(bool, (self.env, self.format, self.set))) != 1:
             raise ValueError(
                 "env: give the environment, or the format of a file, or the known data set, whose environment is known"
+            )
+        if self.harness and not self.env:
+            raise ValueError(
+                "env: missing; harness needs an environment whose tasks are folders, such as terminal"
             )
         if self.format and not self.file:
             raise ValueError("file: missing; format says how a file is read")
@@ -118,11 +132,26 @@ class Suite(Section):
     """Tokens of an episode, or the checkpoint's own context where that is shorter."""
     parts: dict[Name, SuitePart] = Field(min_length=1)
 
-    def mix(self) -> dict[str, Any]:
-        """Return the settings of the environment `mix` that plays all parts."""
-        return {
-            "parts": {name: {"env": part.env, "config": part.config} for name, part in self.parts.items()}
-        }
+    @model_validator(mode="after")
+    def _sampled_by_us(self) -> Suite:
+        bounded = self.most_thinking is not None or self.least_thinking is not None
+        if bounded and any(part.harness for part in self.parts.values()):
+            raise ValueError(
+                "most_thinking and least_thinking: must be left out with a harness, whose program samples"
+            )
+        return self
+
+    def sittings(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+        """Yield environment, its settings and the parts that are played at once: those without an agent program in a
+        mix, each of the others by its program."""
+        mixed = {name: part for name, part in self.parts.items() if not part.harness}
+        if mixed:
+            parts = {name: {"env": part.env, "config": part.config} for name, part in mixed.items()}
+            yield MIX, {"parts": parts}, list(mixed)
+        for name, part in self.parts.items():
+            if part.harness:
+                settings = {"harness": part.harness, "tasks": part.env, "task_config": part.config}
+                yield AGENT, settings, [name]
 
 
 def known_suites() -> dict[str, Path]:
@@ -204,11 +233,16 @@ def _found(part: SuitePart, where: str, folder: Path) -> SuitePart:
     load_env(env, f"{where}.env")
     if env in ELSEWHERE:
         raise ConfigError(
-            f"{where}.env: {env!r} plays its own episodes, which a suite cannot; evaluate it by "
-            "`asyncrl eval CHECKPOINT --harness NAME --tasks FOLDER`"
+            f"{where}.env: {env!r} plays its own episodes; name the environment whose tasks it gets, and the program "
+            "in harness"
         )
     check_settings(env, part.config, f"{where}.config")
-    return part.model_copy(update={"env": env})
+    return part.model_copy(update={"env": env, "harness": _harness(part.harness, f"{where}.harness", folder)})
+
+
+def _harness(given: str, where: str, folder: Path) -> str:
+    """Return a harness by its name, or the whole path of its file. Raises `ConfigError`."""
+    return str((folder / expanded(where, given)).absolute()) if given.endswith(".toml") else given
 
 
 def _environment_of(part: SuitePart, where: str) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from asyncrl.env.workspace import Workspace
 from asyncrl.envs.sandboxed import pick_backend
 from asyncrl.envs.swe.examine import RUNS, examine
 from asyncrl.envs.swe.judge import judge_patch, judge_tree, left_by_agent
+from asyncrl.envs.swe.r2e import VARIABLES
 from asyncrl.envs.swe.record import WORKDIR, Record, read_records
 from asyncrl.envs.terminal.env import COMMAND_CHARACTERS, COMMANDS_SHARE, Terminal
 from asyncrl.envs.terminal.folder import TaskFolder
-from asyncrl.envs.terminal.image import BuildSettings
+from asyncrl.envs.terminal.image import BuildSettings, TaskImage
 from asyncrl.envs.terminal.verify import Verdict
 from asyncrl.envs.tools import call_message, say
 from asyncrl.errors import ConfigError, EnvironmentFailure
@@ -65,10 +66,16 @@ class Swe(Terminal):
             task, max_turns=max_turns, command_timeout_s=command_timeout_s, shown_characters=shown_characters,
             sandbox=sandbox, bases=bases, build_hosts=build_hosts, build_timeout_s=build_timeout_s,
         )  # fmt: skip
-        self.spec = replace(self.spec, limits=LIMITS)
+        self.spec = replace(self.spec, limits=LIMITS, env=VARIABLES if self.record.expected else {})
+        self.judge_spec = self.spec
+        self.judge_image = self.image
+        if self.record.expected:
+            # Its tests are in the image.
+            work = replace(self.work, recipe=self.record.recipe(for_judge=True))
+            self.judge_image = TaskImage(work, self.building, sandbox)
 
     def load(self, folder: str, ignore_run: bool, building: BuildSettings) -> TaskFolder:
-        record = self.record
+        record, self.building = self.record, building
         return TaskFolder(record.name, record.instruction, {}, {}, workdir=WORKDIR, recipe=record.recipe())
 
     @classmethod
@@ -102,7 +109,7 @@ class Swe(Terminal):
         return await self._judge_left(await self.box.open())
 
     async def _judge_left(self, box: Sandbox) -> Verdict:
-        left = await left_by_agent(box)
+        left = await left_by_agent(box, self.record)
         if left is None:
             return Verdict(0.0, 0.0, "too much is left")
         outcome = await judge_tree(self._fresh, self.record, left, self.test_timeout_s)
@@ -110,17 +117,21 @@ class Swe(Terminal):
 
     async def _fresh(self, more_bytes: int) -> Sandbox:
         """Open a sandbox with the image in which nobody has worked."""
-        self.spec = await self.image.spec(self.spec)
-        limits = self.spec.limits or LIMITS
-        spec = replace(self.spec, limits=replace(limits, disk_bytes=limits.disk_bytes + more_bytes))
+        self.judge_spec = await self.judge_image.spec(self.judge_spec)
+        limits = self.judge_spec.limits or LIMITS
+        spec = replace(self.judge_spec, limits=replace(limits, disk_bytes=limits.disk_bytes + more_bytes))
         box = await open_sandbox(await pick_backend(self.sandbox, warm=False), spec)
         try:
-            if problem := await self.image.fill(box):
+            if problem := await self.judge_image.fill(box):
                 raise EnvironmentFailure(f"swe record {self.record.name}: its files do not fit: {problem}")
         except BaseException:
             await box.stop()
             raise
         return box
+
+    async def close(self) -> None:
+        self.judge_image.leave()
+        await super().close()
 
     async def examine(self) -> str:
         """Return what is wrong with the record itself, "" for nothing: tests that are flaky, or not repaired."""

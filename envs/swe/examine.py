@@ -6,12 +6,13 @@ before and passes after, every time; flaky if equal runs differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asyncrl.envs.swe.grade import MAINTAINED, PASSED, is_in
+from asyncrl.envs.swe.grade import is_in
 from asyncrl.envs.swe.judge import Outcome
 from asyncrl.envs.swe.record import Record
+from asyncrl.envs.swe.status import MAINTAINED, PASSED
 
 RUNS = 3
 
@@ -38,6 +39,8 @@ class Examined:
 
 def examine(record: Record, before: Sequence[Outcome], after: Sequence[Outcome]) -> Examined:
     """Compare equal runs, and both sides. before, after: one or more runs without and with the repair."""
+    if record.expected:
+        return _examine_expected(dict(record.expected), before, after)
     tests = (*record.fail_to_pass, *record.pass_to_pass)
     first, last = before[0].statuses, after[0].statuses
 
@@ -54,4 +57,21 @@ def examine(record: Record, before: Sequence[Outcome], after: Sequence[Outcome])
         tuple(test for test in to_pass if not is_in(test, last, PASSED))
         + tuple(test for test in to_keep if not is_in(test, last, MAINTAINED)),
         tuple(test for test in to_keep if not is_in(test, first, MAINTAINED)),
+    )
+
+
+def _examine_expected(
+    expected: Mapping[str, str], before: Sequence[Outcome], after: Sequence[Outcome]
+) -> Examined:
+    """The same for a record that says of every test how it ends."""
+    first, last = before[0].statuses, after[0].statuses
+    tests = sorted({*expected, *last})
+    flaky = tuple(
+        test
+        for test in tests
+        if any(len({run.statuses.get(test) for run in runs}) > 1 for runs in (before, after))
+    )
+    unmoved = tuple(expected) if first == expected else ()
+    return Examined(
+        flaky, unmoved, tuple(t for t in tests if t not in flaky and last.get(t) != expected.get(t)), ()
     )

@@ -1,6 +1,7 @@
 """Reads the output of a record's tests, and says whether the issue is resolved.
 
-As SWE-bench does: every test of FAIL_TO_PASS passes, every one of PASS_TO_PASS passes or is skipped.
+As SWE-bench does: every test of FAIL_TO_PASS passes, every one of PASS_TO_PASS passes or is skipped. As R2E-Gym does,
+for its records: every test ends as the record says.
 """
 
 from __future__ import annotations
@@ -8,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from asyncrl.envs.swe import r2e
 from asyncrl.envs.swe.record import Record
-
-PASSED, MAINTAINED = ("PASSED", "XFAIL"), ("PASSED", "XFAIL", "SKIPPED")
-WORST_FIRST = ("FAILED", "ERROR", "SKIPPED", "XFAIL", "PASSED")
+from asyncrl.envs.swe.status import MAINTAINED, PASSED, WORST_FIRST
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
     resolved: bool
     share: float
-    """Of FAIL_TO_PASS and PASS_TO_PASS, what is as it should be."""
+    """Of the record's tests, those that are as they should be."""
+
+
+def read(record: Record, output: str) -> dict[str, str]:
+    """Return what became of each test, as the record names it."""
+    return r2e.statuses(output) if record.expected else statuses(output)
 
 
 def statuses(output: str) -> dict[str, str]:
@@ -39,7 +44,9 @@ def statuses(output: str) -> dict[str, str]:
 
 def grade(record: Record, output: str, exit_status: int) -> Grade:
     """Judge the output of `record.test_command`, which ended with `exit_status`."""
-    found = statuses(output)
+    found = read(record, output)
+    if record.expected:
+        return Grade(*r2e.as_expected(dict(record.expected), found))
     failed = any(status in ("FAILED", "ERROR") for status in found.values())
     if exit_status and not failed:
         # The output is not that of the tests that ended so.

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from asyncrl.agent_time import own
-from asyncrl.envs.swe.grade import Grade, grade, statuses
+from asyncrl.envs.swe import r2e
+from asyncrl.envs.swe.grade import Grade, grade, read
 from asyncrl.envs.swe.record import Record
 from asyncrl.errors import EnvironmentFailure
 from asyncrl.sandbox.archive import archive
@@ -55,11 +56,12 @@ class Outcome:
     statuses: Mapping[str, str]
 
 
-async def left_by_agent(box: Sandbox) -> bytes | None:
+async def left_by_agent(box: Sandbox, record: Record) -> bytes | None:
     """Return the work folder of a sandbox as a tar archive without its repository; None if there is too much in it."""
+    others = [f"--exclude={path}" for path in ("./.git", *(r2e.NOT_LEFT if record.expected else ()))]
     with own():
         packed = await box.exec(
-            ["tar", "-cf", "-", "--exclude=./.git", "."], timeout_s=COPY_S, max_output_bytes=LEFT_BYTES
+            ["tar", "-cf", "-", *others, "."], timeout_s=COPY_S, max_output_bytes=LEFT_BYTES
         )
     return None if packed.truncated or packed.timed_out else packed.stdout
 
@@ -125,6 +127,8 @@ async def _restore(box: Sandbox, record: Record) -> None:
     await _must(box, ["mkdir", "-p", INPUT], b"", "its folders")
     await _must(box, ["tar", "-xf", "-", "-C", INPUT], archive(files), "its tests")
     await _must(box, ["bash", "-c", RESTORE], b"", "its tests")
+    if record.expected:
+        await _must(box, ["bash", "-c", r2e.PLACE], b"", "its tests")
 
 
 async def _must(box: Sandbox, argv: list[str], stdin: bytes, what: str) -> None:
@@ -142,7 +146,7 @@ async def _tests(box: Sandbox, record: Record, timeout_s: float) -> Outcome:
     output, status = result.text, result.returncode
     if result.timed_out or result.out_of_memory:
         return Outcome(Grade(False, 0.0), output, status or 137, {})
-    return Outcome(grade(record, output, status), output, status, statuses(output))
+    return Outcome(grade(record, output, status), output, status, read(record, output))
 
 
 def named(outcome: Outcome, record: Record) -> Outcome:

@@ -1,7 +1,7 @@
-"""Records of issues, as SWE-bench, SWE-rebench and SWE-smith publish them, and the image that each is played in.
+"""Records of issues, as SWE-bench, SWE-rebench, SWE-smith and R2E-Gym publish them, and the image of each.
 
 A record says what the repository was (a git bundle, or an image that holds it), what its tests were, and which of them
-must pass then (FAIL_TO_PASS) and still (PASS_TO_PASS).
+must pass then (FAIL_TO_PASS) and still (PASS_TO_PASS); one of R2E-Gym (`r2e`) says what becomes of every test.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from asyncrl.envs.swe.r2e import HIDE, KEEP, expected_statuses, gold_patch, instruction, is_r2e, name
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.images.dockerfile import PATH, Context, CopyStep, FolderStep, Recipe, RunStep, Step
 from asyncrl.textfile import json_records
@@ -49,6 +50,8 @@ class Record:
     install: tuple[str, ...]
     """Commands that make the repository ready for its tests."""
     test_command: str
+    expected: tuple[tuple[str, str], ...] = ()
+    """Of R2E-Gym: what must become of each test, all of which the image holds; else none."""
 
     def test_files(self) -> tuple[str, ...]:
         """Return the files whose tests decide, by their path in the repository."""
@@ -59,8 +62,9 @@ class Record:
         """Return the files that the tests' patch makes, changes or removes."""
         return tuple(sorted(set(_PATCHED.findall(self.test_patch)) - {"/dev/null"}))
 
-    def recipe(self) -> Recipe:
-        """Return how the repository is made ready: at its base commit, with its fault, and installed."""
+    def recipe(self, for_judge: bool = False) -> Recipe:
+        """Return how the repository is made ready: at its base commit, with its fault, and installed. The tests that
+        an image of R2E-Gym holds are in that of the judge alone."""
         files: dict[str, bytes] = {}
         steps: list[Step] = []
         if self.bundle is not None:
@@ -75,8 +79,10 @@ class Record:
             # In one commit without a parent: the repository before it is the solution.
             start = f"{GIT} checkout -q --orphan start && {GIT} add -A && {GIT} commit -q -m start"
             steps.append(_run(f"{GIT} apply /tmp/{FAULT} && {start}"))
-        steps += [_run(command) for command in self.install]
-        said = json.dumps([self.image, self.base_commit, bool(self.fault), self.install])
+        last = ((KEEP if for_judge else HIDE),) if self.expected else ()
+        commands = (*self.install, *last)
+        steps += [_run(command) for command in commands]
+        said = json.dumps([self.image, self.base_commit, bool(self.fault), commands])
         context = Context(files)
         engine_text = f"FROM {self.image}\n" if self.image else ""
         return Recipe(self.image or IMAGE, tuple(steps), ENV, WORKDIR, context, said, engine_text)
@@ -118,6 +124,8 @@ def _why(error: Exception) -> str:
 
 
 def _record(fields: Mapping[str, Any], folder: Path) -> Record:
+    if is_r2e(fields):
+        return _r2e_record(fields, folder)
     smith = "base_commit" not in fields and "test_patch" not in fields
     install = fields.get("install_config") or {}
     parser = str(install.get("log_parser") or "pytest")
@@ -141,6 +149,25 @@ def _record(fields: Mapping[str, Any], folder: Path) -> Record:
         _names(fields.get("PASS_TO_PASS") or []),
         _commands(install.get("pre_install")) + _commands(install.get("install")),
         str(_first(install.get("test_cmd")) or TEST_COMMAND),
+    )
+
+
+def _r2e_record(fields: Mapping[str, Any], folder: Path) -> Record:
+    install = fields.get("install_config") or {}
+    return Record(
+        name(fields),
+        instruction(fields),
+        str(fields["docker_image"]),
+        _bundle(fields, folder) if fields.get("bundle") else None,
+        str(fields.get("base_commit") or ""),
+        "",
+        gold_patch(fields["parsed_commit_content"]),
+        "",
+        (),
+        (),
+        _commands(install.get("install")),
+        "bash run_tests.sh",
+        expected_statuses(fields["expected_output_json"]),
     )
 
 

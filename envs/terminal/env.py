@@ -22,8 +22,9 @@ from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import make_task
 from asyncrl.envs.terminal.image import BuildSettings, TaskImage, build_settings, hosts
+from asyncrl.envs.terminal.separate import SeparateVerifier
 from asyncrl.envs.terminal.shell import Shell
-from asyncrl.envs.terminal.verify import Verdict, verify
+from asyncrl.envs.terminal.verify import BASH, Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
 from asyncrl.errors import EnvironmentFailure
 from asyncrl.sandbox.archive import archive
@@ -81,14 +82,11 @@ class Terminal(ProceduralEnv):
         for_all, for_tests = hosts("allow_hosts", allow_hosts), hosts("test_hosts", test_hosts)
         toml = self.work.toml
         agents, tests = toml.network.narrowed(for_all), toml.test_network.narrowed((*for_all, *for_tests))
-        self.spec = SandboxSpec(
-            "bash",
-            _limits(self.work),
-            image=self.work.image,
-            env=toml.env,
-            allow_hosts=agents,
-            judge_hosts=None if tests == agents else tests,
-        )
+        self.spec = replace(_spec(self.work, agents), judge_hosts=None if tests == agents else tests)
+        self.verifier: SeparateVerifier | None = None
+        if (own := self.work.verifier) is not None:
+            spec = _spec(own, own.toml.network.narrowed((*for_all, *for_tests)))
+            self.verifier = SeparateVerifier(own, TaskImage(own, building, sandbox), sandbox, spec)
         self.box: LazySandbox | None = None
         self.packed = b""
         self.starting = asyncio.Lock()
@@ -123,14 +121,22 @@ class Terminal(ProceduralEnv):
         return [{"role": "system", "content": RULES}, {"role": "user", "content": text}]
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
-        return self._reset_built() if self.image.needed else self.opening()
+        verifier_needs = self.verifier is not None and self.verifier.image.needed
+        return self._reset_built() if self.image.needed or verifier_needs else self.opening()
 
     async def _reset_built(self) -> list[Message]:
+        self._begin_verifier()
         await self.image.begin()
         return self.opening()
 
+    def _begin_verifier(self) -> None:
+        """Begin to build the image of the tests, which are waited for when they judge."""
+        if self.verifier is not None:
+            self.verifier.image.start()
+
     async def prepare(self) -> None:
         """Build the task's image, which `workspace` needs. Raises `InfrastructureError` with the reason."""
+        self._begin_verifier()
         self.spec = await self.image.spec(self.spec)
         self.packed = await self.image.packed()
 
@@ -164,12 +170,14 @@ class Terminal(ProceduralEnv):
 
     async def judge(self, box: Sandbox) -> Step:
         """Run the tests on what an agent program has left."""
-        verdict = await verify(box, self.work)
+        verdict = await self._verdict(box)
         components = {"tests_passed": verdict.passed}
         return Step(reward=verdict.reward, done=True, success=verdict.reward == 1, components=components)
 
     async def close(self) -> None:
         self.image.leave()
+        if self.verifier is not None:
+            self.verifier.image.leave()
         if self.box is not None:
             await self.box.close()
 
@@ -233,7 +241,21 @@ class Terminal(ProceduralEnv):
         shell = await self._open()
         await shell.stop()
         assert self.box is not None
-        return await verify(await self.box.open(), self.work)
+        return await self._verdict(await self.box.open())
+
+    async def _verdict(self, box: Sandbox) -> Verdict:
+        """Judge a session in which no program of the agent runs."""
+        for hook in self.work.toml.collect:
+            command = rename_paths(hook.command, self.work.workdir)
+            # As harbor does, nothing is made of how it ends.
+            await box.exec([*BASH, "-c", command], timeout_s=hook.timeout_s)
+        return await (self.verifier.verify(box, self.work) if self.verifier else verify(box, self.work))
+
+
+def _spec(work: TaskFolder, allow_hosts: Sequence[str]) -> SandboxSpec:
+    return SandboxSpec(
+        "bash", _limits(work), image=work.image, env=work.toml.env, allow_hosts=tuple(allow_hosts)
+    )
 
 
 def _limits(work: TaskFolder) -> Limits:

@@ -3,7 +3,8 @@
 instruction.md       what the agent is told
 task.toml            times, limits, variables, hosts, docker_image: `asyncrl.envs.terminal.task_toml`
 environment/         files the agent finds; a Dockerfile says where, and what else is made
-tests/               test.sh (writes reward.txt or reward.json) or test_outputs.py
+tests/               test.sh (writes reward.txt or reward.json) or test_outputs.py; a Dockerfile, where the tests have
+                     an environment of their own
 solution/solve.sh    the scripted expert
 """
 
@@ -15,12 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from asyncrl.envs.terminal.artifacts import ARTIFACTS, KEEPER, KEPT
 from asyncrl.envs.terminal.task_toml import TaskToml, read_task_toml
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.images.dockerfile import Context, CopyStep, Recipe, for_engine, parse
+from asyncrl.sandbox.images.dockerfile import Context, CopyStep, FolderStep, Recipe, for_engine, parse
 from asyncrl.sandbox.protocol import WORKDIR
 from asyncrl.textfile import read_text, read_toml
 
+TESTS = "/tests"
 MAX_BYTES = 16 * 1024 * 1024
 """All files of one part of a task together."""
 
@@ -44,7 +47,13 @@ class TaskFolder:
     guesses: tuple[str, ...] = field(default=())
     """Commands that a random policy draws from."""
     recipe: Recipe | None = None
-    """How the image is made in which `files` lie, where one is made; `files` is empty then."""
+    """How the image is made in which `files` lie, where one is made."""
+    verifier: TaskFolder | None = None
+    """The environment of the tests where it is their own, with its `files`, `tests` and image."""
+    tests_in_image: bool = False
+    """Whether the tests are what the image holds in `/tests`."""
+    start: str = ""
+    """Where the tests start; "" for the work folder."""
 
 
 def read_folder(
@@ -61,35 +70,22 @@ def read_folder(
         toml, solve = path / "task.toml", path / "solution" / "solve.sh"
         settings = read_task_toml(read_toml(_own(toml, path)) if toml.exists() else {}, path)
         context, modes = _read_files(path / "environment", path)
-        tests, _ = _read_files(path / "tests", path)
+        tests, test_modes = _read_files(path / "tests", path)
         solution = read_text(_own(solve, path)) if solve.exists() else ""
     except (OSError, ValueError) as error:
         raise ConfigError(f"terminal task {path}: {error}") from error
-    if "test.sh" not in tests and "test_outputs.py" not in tests:
+    maker = _Maker(path, ignore_run, engine_builds)
+    files = Context(context, frozenset(modes))
+    work = maker.made(files, TaskFolder(path.name, instruction, {}, tests, solution, toml=settings))
+    if settings.verifier is not None:
+        work = replace(
+            work, verifier=maker.verifier(work, Context(tests, frozenset(test_modes)), settings.verifier)
+        )
+    elif "test.sh" not in tests and "test_outputs.py" not in tests:
         raise ConfigError(f"terminal task {path}: tests/ must hold test.sh or test_outputs.py")
-    image = settings.docker_image
-    recipe = _by_engine(Context(context, frozenset(modes)), image, ignore_run, engine_builds)
-    by_engine = recipe is not None
-    recipe = recipe or _recipe(path, Context(context, frozenset(modes)), ignore_run)
-    if settings.workdir:
-        last = f"{recipe.engine_text}\nWORKDIR {settings.workdir}\n" if by_engine else ""
-        recipe = replace(recipe, workdir=settings.workdir, engine_text=last)
-    built = by_engine or recipe.runs
-    workdir, copies = _places(path, recipe, built)
-    files = {target: context[source] for source, target in copies.items()}
-    executable = frozenset(target for source, target in copies.items() if source in modes)
-    return TaskFolder(
-        path.name,
-        instruction,
-        files,
-        tests,
-        solution,
-        "" if by_engine else image,
-        settings,
-        executable,
-        workdir,
-        recipe=replace(recipe, workdir=workdir) if built else None,
-    )
+    if settings.verifier is not None or ARTIFACTS in instruction:
+        work = replace(work, files={**work.files, KEEPER: b""})
+    return work
 
 
 def find_folders(path: str | Path) -> list[Path]:
@@ -133,48 +129,140 @@ def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
     return files, modes
 
 
-def _recipe(path: Path, context: Context, ignore_run: bool) -> Recipe:
-    """Return what the Dockerfile says; without one, that all files of the context lie in the work folder."""
-    if "Dockerfile" not in context.files:
-        return parse("WORKDIR /app\nCOPY . .", context)
-    text = context.files["Dockerfile"].decode("utf-8", "replace")
-    return parse(text, context, f"terminal task {path}: environment/Dockerfile", ignore_run)
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Says what the environments of a task hold, and how their images are made."""
+
+    path: Path
+    ignore_run: bool
+    engine_builds: Callable[[str], bool]
+
+    def made(self, context: Context, task: TaskFolder) -> TaskFolder:
+        """Return the task with the files of its environment, or the recipe of its image."""
+        said, image = task.toml.workdir, task.toml.docker_image
+        recipe = self._by_engine(context, image)
+        by_engine = recipe is not None
+        recipe = recipe or self._recipe(context, "environment/Dockerfile")
+        if said:
+            last = f"{recipe.engine_text}\nWORKDIR {said}\n" if by_engine else ""
+            recipe = replace(recipe, workdir=said, engine_text=last)
+        workdir = recipe.workdir if recipe.workdir != "/" else "/app"
+        if by_engine or recipe.runs:
+            return replace(
+                task,
+                image="" if by_engine else image,
+                workdir=workdir,
+                recipe=replace(recipe, workdir=workdir),
+            )
+        files, executable = self._files(context, recipe, workdir)
+        return replace(task, image=image, workdir=workdir, files=files, executable=executable)
+
+    def verifier(self, work: TaskFolder, context: Context, toml: TaskToml) -> TaskFolder:
+        """Return the environment of the tests: the image that it names, or that `tests/Dockerfile` makes, with the
+        tests in it; or else one like the agent's.
+
+        Raises `ConfigError` for artifacts that no session of the agent can hold.
+        """
+        for artifact in work.toml.artifacts:
+            if artifact.place(work.workdir) is None:
+                raise ConfigError(
+                    f"terminal task {self.path}: task.toml: artifacts: {artifact.source!r} is neither in "
+                    f"{work.workdir} nor in {ARTIFACTS}, and a session writes nowhere else"
+                )
+        name = f"{work.name} (verifier)"
+        if toml.docker_image or "Dockerfile" in context.files:
+            return self._own_image(
+                replace(work, name=name, toml=toml, files={}, image="", recipe=None), context
+            )
+        if "test.sh" not in work.tests and "test_outputs.py" not in work.tests:
+            raise ConfigError(
+                f"terminal task {self.path}: tests/ must hold test.sh, test_outputs.py or a Dockerfile"
+            )
+        return replace(work, name=name, toml=toml, start=toml.workdir)
+
+    def _own_image(self, work: TaskFolder, context: Context) -> TaskFolder:
+        recipe = self._by_engine(context, work.toml.docker_image)
+        if recipe is None and work.toml.docker_image:
+            raise ConfigError(
+                f"terminal task {self.path}: task.toml: verifier.environment.docker_image holds the tests; say in "
+                f'env.config.bases that "podman" or "docker" fetches {work.toml.docker_image!r}'
+            )
+        by_engine = recipe is not None
+        recipe = recipe or self._recipe(context, "tests/Dockerfile")
+        start = work.toml.workdir or ("" if recipe.workdir == "/" else recipe.workdir)
+        if not (by_engine or recipe.runs):
+            files, executable, tests = self._files_and_tests(context, recipe, work.workdir)
+            return replace(work, files=files, executable=executable, tests=tests, start=start)
+        # What the agent left comes to the path that it had there.
+        recipe = replace(
+            recipe,
+            workdir=work.workdir,
+            steps=() if by_engine else (*recipe.steps, FolderStep(work.workdir)),
+            engine_text=f"{recipe.engine_text}\nWORKDIR {work.workdir}\n" if by_engine else "",
+        )
+        return replace(work, recipe=recipe, tests={}, tests_in_image=True, start=start)
+
+    def _recipe(self, context: Context, name: str) -> Recipe:
+        """Return what the Dockerfile says; without one, that all files of the context lie in the work folder."""
+        if "Dockerfile" not in context.files:
+            return parse("WORKDIR /app\nCOPY . .", context)
+        text = context.files["Dockerfile"].decode("utf-8", "replace")
+        return parse(text, context, f"terminal task {self.path}: {name}", self.ignore_run)
+
+    def _by_engine(self, context: Context, image: str) -> Recipe | None:
+        """Return what a container engine makes of an environment: its image by name, as harbor prefers, or its
+        Dockerfile; None where no engine does."""
+        if self.ignore_run:
+            return None
+        text = context.files.get("Dockerfile", b"").decode("utf-8", "replace")
+        if image and self.engine_builds(image):
+            workdir = for_engine(text, context).workdir
+            return replace(for_engine(f"FROM {image}\n", Context({})), workdir=workdir)
+        recipe = for_engine(text, context)
+        return recipe if recipe.base and self.engine_builds(recipe.base) else None
+
+    def _files_and_tests(
+        self, context: Context, recipe: Recipe, workdir: str
+    ) -> tuple[dict[str, bytes], frozenset[str], dict[str, bytes]]:
+        """Return the files of the work folder, which of them may be run, and those of `/tests`."""
+        tests = {
+            posixpath.relpath(target, TESTS): context.files[source]
+            for target, source in _copies(recipe)
+            if target.startswith(f"{TESTS}/")
+        }
+        if "test.sh" not in tests:
+            raise ConfigError(f"terminal task {self.path}: tests/Dockerfile copies no test.sh to {TESTS}")
+        steps = tuple(
+            CopyStep(tuple(pair for pair in step.targets if not pair[0].startswith(f"{TESTS}/")))
+            for step in recipe.steps
+            if isinstance(step, CopyStep)
+        )
+        return *self._files(context, replace(recipe, steps=steps), workdir), tests
+
+    def _files(
+        self, context: Context, recipe: Recipe, workdir: str
+    ) -> tuple[dict[str, bytes], frozenset[str]]:
+        """Return the files of a work folder, and which of them may be run, where no image is built."""
+        inside = {source: posixpath.relpath(target, workdir) for target, source in _copies(recipe)}
+        outside = [source for source, target in inside.items() if target.startswith("..")]
+        if outside:
+            raise ConfigError(
+                f"terminal task {self.path}: {outside[0]!r} is copied to a place outside of {workdir}"
+            )
+        files = {target: context.files[source] for source, target in inside.items()}
+        return files, frozenset(target for source, target in inside.items() if source in context.executable)
 
 
-def _by_engine(
-    context: Context, image: str, ignore_run: bool, engine_builds: Callable[[str], bool]
-) -> Recipe | None:
-    """Return what a container engine makes of the task: its image by name, as harbor prefers, or its Dockerfile; None
-    where no engine does."""
-    if ignore_run:
-        return None
-    text = context.files.get("Dockerfile", b"").decode("utf-8", "replace")
-    if image and engine_builds(image):
-        workdir = for_engine(text, context).workdir
-        return replace(for_engine(f"FROM {image}\n", Context({})), workdir=workdir)
-    recipe = for_engine(text, context)
-    return recipe if recipe.base and engine_builds(recipe.base) else None
-
-
-def _places(path: Path, recipe: Recipe, built: bool) -> tuple[str, dict[str, str]]:
-    """Return the work folder, and the place below it of each file of the build context; none where an image is
-    built."""
-    base = recipe.workdir if recipe.workdir != "/" else "/app"
-    if built:
-        return base, {}
-    copies = {
-        name: target for step in recipe.steps if isinstance(step, CopyStep) for target, name in step.targets
-    }
-    inside = {source: posixpath.relpath(target, base) for source, target in copies.items()}
-    outside = [source for source, target in inside.items() if target.startswith("..")]
-    if outside:
-        raise ConfigError(f"terminal task {path}: {outside[0]!r} is copied to a place outside of {base}")
-    return base, inside
+def _copies(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return pairs of absolute path and path in the context."""
+    return [pair for step in recipe.steps if isinstance(step, CopyStep) for pair in step.targets]
 
 
 def rename_paths(text: str, workdir: str, tests: str = "", logs: str = "") -> str:
-    """Return a text with Harbor's fixed paths (`workdir`, /tests, /logs/verifier) replaced by those of the sandbox."""
-    for theirs, ours in (("/logs/verifier", logs), ("/tests", tests), (workdir.rstrip("/"), WORKDIR)):
+    """Return a text with Harbor's fixed paths (`workdir`, /tests, those of /logs) replaced by those of the sandbox."""
+    for theirs, ours in (
+        ("/logs/verifier", logs), (ARTIFACTS, f"{WORKDIR}/{KEPT}"), (TESTS, tests), (workdir.rstrip("/"), WORKDIR)
+    ):  # fmt: skip
         if ours and theirs:
             text = _replace_path(text, theirs, ours)
     return text

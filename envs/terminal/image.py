@@ -59,7 +59,7 @@ class TaskImage:
             self._base = settings.standing_for(recipe.base)
             if not self._base:
                 raise ConfigError(
-                    f"terminal task {work.name}: environment/Dockerfile has RUN lines; say in env.config.bases what "
+                    f"terminal task {work.name}: its Dockerfile has RUN lines; say in env.config.bases what "
                     f'stands for {recipe.base!r}: "podman" or "docker" to have that engine build the image, a folder '
                     'with its unpacked root file system, or "host" for this machine\'s programs. With ignore_run = '
                     "true its RUN lines are skipped"

@@ -1,4 +1,4 @@
-"""Reads task.toml as harbor writes it: what a task needs of its session, its tests and its build.
+"""Reads task.toml as harbor writes it: what a task needs of its session, its tests, their own session, and its build.
 
 A setting that would change what is asked or judged, and that is not followed, is refused by name: the task would be
 another one. Where a task and the recipe both speak of hosts, a session reaches what both allow.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from asyncrl.envs.terminal.artifacts import Artifact, CollectHook, read_artifacts, read_hooks
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.protocol import MIB
 
@@ -63,6 +64,12 @@ class TaskToml:
     build_timeout_s: float = BUILD_S
     said_timeout_s: float = 0.0
     """Of the tests where the task says it, else 0."""
+    collect: tuple[CollectHook, ...] = ()
+    """Commands that are run when the agent's programs have ended, before the tests."""
+    artifacts: tuple[Artifact, ...] = ()
+    """What of the agent's session comes into that of the tests, where they have their own."""
+    verifier: TaskToml | None = None
+    """The environment of the tests, where it is their own: `network` is theirs then."""
 
     @property
     def verifier_timeout_s(self) -> float:
@@ -74,17 +81,40 @@ def read_task_toml(settings: Mapping[str, Any], path: Path) -> TaskToml:
     reader = _Reader(settings, path)
     reader.refuse_others()
     environment = reader.network("environment", Network())
-    return TaskToml(
+    toml = TaskToml(
         docker_image=reader.text("environment", "docker_image"),
         workdir=reader.text("environment", "workdir"),
         env=reader.variables("environment"),
         test_env=reader.variables("verifier"),
         network=reader.network("agent", environment),
         test_network=reader.network("verifier", environment),
-        memory_bytes=reader.size("memory"),
-        storage_bytes=min(reader.size("storage"), MOST_STORAGE_BYTES),
+        memory_bytes=reader.size("environment", "memory"),
+        storage_bytes=min(reader.size("environment", "storage"), MOST_STORAGE_BYTES),
         build_timeout_s=reader.seconds("environment", "build_timeout_sec") or BUILD_S,
         said_timeout_s=reader.seconds("verifier", "timeout_sec"),
+        collect=reader.hooks(),
+    )
+    if not reader.separate():
+        return toml
+    return replace(toml, artifacts=reader.artifacts(), verifier=_own_environment(reader, toml))
+
+
+def _own_environment(reader: _Reader, toml: TaskToml) -> TaskToml:
+    """Return the environment of tests that are not run in the agent's: the one they name, or another like the
+    agent's."""
+    toml = replace(toml, collect=())
+    if not reader.named("verifier.environment"):
+        return replace(toml, network=toml.test_network, docker_image="")
+    network = reader.network("verifier", reader.network("verifier.environment", Network()))
+    return replace(
+        toml,
+        docker_image=reader.text("verifier.environment", "docker_image"),
+        workdir=reader.text("verifier.environment", "workdir"),
+        env=reader.variables("verifier.environment"),
+        network=network,
+        test_network=network,
+        memory_bytes=reader.size("verifier.environment", "memory"),
+        storage_bytes=min(reader.size("verifier.environment", "storage"), MOST_STORAGE_BYTES),
     )
 
 
@@ -93,34 +123,61 @@ class _Reader:
         self.settings, self.path = settings, path
 
     def _section(self, name: str) -> Mapping[str, Any]:
-        found = self.settings.get(name) or {}
-        if not isinstance(found, Mapping):
-            raise self._wrong(name, "must be a table", found)
+        """Return a table, such as `verifier.environment`."""
+        found: Any = self.settings
+        for part in name.split("."):
+            found = found.get(part) or {}
+            if not isinstance(found, Mapping):
+                raise self._wrong(name, "must be a table", found)
         return found
 
     def _wrong(self, key: str, must: str, got: object) -> ConfigError:
         return ConfigError(f"terminal task {self.path}: task.toml: {key}: {must}, got {str(got)[:80]!r}")
 
+    def named(self, section: str) -> bool:
+        """Whether a table stands there, be it empty."""
+        outer, _, name = section.rpartition(".")
+        return self._section(outer).get(name) is not None
+
     def refuse_others(self) -> None:
         """Raise for what makes another task of it."""
-        environment, verifier = self._section("environment"), self._section("verifier")
-        asked = {
-            "steps": self.settings.get("steps"),
-            "environment.os": str(environment.get("os") or "linux").lower() != "linux",
-            "environment.gpus": environment.get("gpus"),
-            "environment.tpu": environment.get("tpu"),
-            "environment.mcp_servers": environment.get("mcp_servers"),
-            "environment.healthcheck": environment.get("healthcheck"),
-            "verifier.environment": verifier.get("environment"),
-            "verifier.environment_mode": verifier.get("environment_mode") == "separate",
-            "verifier.collect": verifier.get("collect"),
-        }
+        asked = {"steps": self.settings.get("steps")}
+        for section in ("environment", "verifier.environment"):
+            said = self._section(section)
+            asked[f"{section}.os"] = str(said.get("os") or "linux").lower() != "linux"
+            asked |= {
+                f"{section}.{key}": said.get(key) for key in ("gpus", "tpu", "mcp_servers", "healthcheck")
+            }
         for key, found in asked.items():
             if found:
                 raise ConfigError(
                     f"terminal task {self.path}: task.toml: {key} is not followed: the task would be another one; "
                     "leave it out of env.config.folder"
                 )
+
+    def separate(self) -> bool:
+        """Whether the tests have an environment of their own."""
+        own = self.named("verifier.environment")
+        mode = self._section("verifier").get("environment_mode")
+        if mode not in (None, "shared", "separate"):
+            raise self._wrong("verifier.environment_mode", "must be shared or separate", mode)
+        if mode == "shared" and own:
+            raise self._wrong(
+                "verifier.environment_mode", "must be separate where verifier.environment is given", mode
+            )
+        return own or mode == "separate"
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        try:
+            return read_artifacts(self.settings.get("artifacts") or [])
+        except ValueError as error:
+            raise ConfigError(f"terminal task {self.path}: task.toml: artifacts: {error}") from error
+
+    def hooks(self) -> tuple[CollectHook, ...]:
+        try:
+            return read_hooks(self._section("verifier").get("collect") or [])
+        except ValueError as error:
+            raise ConfigError(f"terminal task {self.path}: task.toml: verifier.collect: {error}") from error
 
     def text(self, section: str, key: str) -> str:
         found = self._section(section).get(key) or ""
@@ -145,23 +202,27 @@ class _Reader:
                 )
         return dict(found)
 
-    def size(self, name: str) -> int:
+    def size(self, section: str, name: str) -> int:
         """Return bytes, of `name`_mb in MiB or of `name` in the form "2G"; 0 for neither."""
-        environment = self._section("environment")
+        environment = self._section(section)
         found = environment.get(f"{name}_mb") or 0
         if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-            raise self._wrong(f"environment.{name}_mb", "must be a whole number", found)
+            raise self._wrong(f"{section}.{name}_mb", "must be a whole number", found)
         older = environment.get(name)
         if not older or found:
             return found * MIB
         size = _SIZE.fullmatch(str(older).strip())
         if size is None:
-            raise self._wrong(f"environment.{name}", 'must be a size such as "2G"', older)
+            raise self._wrong(f"{section}.{name}", 'must be a size such as "2G"', older)
         return int(float(size[1]) * _MIB_EACH[size[2].upper()] * MIB)
 
     def network(self, section: str, else_: Network) -> Network:
         said = self._section(section)
-        if section == "environment" and said.get("allow_internet") is False and not said.get("network_mode"):
+        if (
+            section.endswith("environment")
+            and said.get("allow_internet") is False
+            and not said.get("network_mode")
+        ):
             return Network("no-network")
         mode = said.get("network_mode")
         if mode is None:

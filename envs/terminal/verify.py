@@ -17,6 +17,7 @@ KEPT_BYTES = 64 * 1024
 REWARD_BYTES = 64 * 1024
 KILLED = 129
 """The lowest exit status of a program that was killed by a signal."""
+BASH = ("bash", "--noprofile", "--norc")
 PYTHON_START = ".python-start"
 """Folder of the code that every Python started by the tests runs first."""
 
@@ -54,7 +55,10 @@ async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
     }
     options = {"env": env, "timeout_s": task.toml.verifier_timeout_s, "max_output_bytes": KEPT_BYTES}
     if "test.sh" in task.tests:
-        argv = ["bash", "--noprofile", "--norc", f"{tests}/test.sh"]
+        argv = [*BASH, f"{tests}/test.sh"]
+        if task.start:
+            start = rename_paths(task.start, task.workdir, tests, judge.logs)
+            argv = [*BASH, "-c", f'cd "$0" && exec {" ".join(BASH)} "$1"', start, argv[-1]]
         result = await judge.exec(argv, **options)  # type: ignore[arg-type]
         output = result.text + result.stderr.decode("utf-8", "replace")
         if result.timed_out or result.out_of_memory or result.returncode >= KILLED:

@@ -62,9 +62,11 @@ def test_more_storage_than_a_session_may_hold_in_memory_is_cut():
         ({"environment": {"gpus": 1}}, "environment.gpus"),
         ({"environment": {"mcp_servers": [{"name": "x"}]}}, "environment.mcp_servers"),
         ({"environment": {"healthcheck": {"command": "true"}}}, "environment.healthcheck"),
-        ({"verifier": {"environment_mode": "separate"}}, "verifier.environment_mode"),
-        ({"verifier": {"environment": {"docker_image": "x"}}}, "verifier.environment"),
-        ({"verifier": {"collect": [{"command": "x"}]}}, "verifier.collect"),
+        ({"verifier": {"environment": {"gpus": 1}}}, r"verifier\.environment\.gpus"),
+        (
+            {"verifier": {"environment": {"healthcheck": {"command": "true"}}}},
+            r"verifier\.environment\.healthcheck",
+        ),
     ],
 )
 def test_what_would_make_another_task_of_it_is_refused_by_name(sections, key):
@@ -82,6 +84,16 @@ def test_what_would_make_another_task_of_it_is_refused_by_name(sections, key):
         ({"verifier": {"env": {"KEY": "${KEY}"}}}, "verifier.env.KEY: must be the value itself"),
         ({"environment": {"env": {"N": 3}}}, "environment.env: must be a table of texts"),
         ({"agent": {"network_mode": "some"}}, "agent.network_mode: must be public, allowlist or no-network"),
+        ({"verifier": {"environment_mode": "own"}}, "verifier.environment_mode: must be shared or separate"),
+        (
+            {"verifier": {"environment_mode": "shared", "environment": {}}},
+            "verifier.environment_mode: must be separate where verifier.environment is given",
+        ),
+        (
+            {"verifier": {"collect": [{"command": "x", "service": "db"}]}},
+            "verifier.collect: service 'db' is not",
+        ),
+        ({"verifier": {"collect": ["x"]}}, "verifier.collect: must be a table with command"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(sections, problem):

@@ -31,7 +31,7 @@ def played(name="t0", rewards=(0.0, 1.0), **data):
 
 def rows_of(name="t0", **data):
     task, one = played(name, **data)
-    return list(sample_rows(one, "c", SUITE, task))
+    return list(sample_rows(one, "c", SUITE, "walk", task))
 
 
 def test_a_sample_says_what_was_played_and_what_came_of_it():
@@ -45,6 +45,7 @@ def test_a_sample_says_what_was_played_and_what_came_of_it():
         dataclasses.replace(one, trajectories=(talked, dataclasses.replace(lost, error="gone"))),
         "c",
         SUITE,
+        "walk",
         task,
     )
     assert first["id"] == "c:walk-t0:0"

@@ -54,7 +54,8 @@ def test_its_tasks_are_the_first_of_the_held_out_split():
     suite = suite_of(SMALL)
     assert (suite.name, suite.samples, suite.temperature) == ("small", 4, 1.0)
     assert [task.seed for task in part_tasks("walk", suite.parts["walk"])] == [1, 3, 5]
-    assert suite.mix() == {"parts": {"walk": {"env": "gridworld", "config": {}}}}
+    parts = {"walk": {"env": "gridworld", "config": {}}}
+    assert list(suite.sittings()) == [("mix", {"parts": parts}, ["walk"])]
 
 
 def test_tasks_may_come_from_a_file_beside_the_suite():
@@ -110,7 +111,12 @@ def test_tasks_that_are_not_those_of_the_suite_are_refused_with_their_digest():
             "file: missing; format says how a file is read",
         ),
         (SMALL.replace('env = "gridworld"', ""), "env: give the environment, or the format of a file"),
-        (SMALL.replace('"gridworld"', '"agent"'), "parts.walk.env: 'agent' plays its own episodes"),
+        (SMALL.replace('"gridworld"', '"agent"'), "parts.walk.env: 'agent' plays its own episodes; name the"),
+        (
+            SMALL.replace('env = "gridworld"', 'harness = "bash"\nset = "gsm8k"'),
+            "env: missing; harness needs an",
+        ),
+        (f'most_thinking = 3\n{SMALL}harness = "bash"\n', "must be left out with a harness"),
         ("version = ", "cannot be read"),
     ],
 )
@@ -131,6 +137,20 @@ def test_more_tasks_than_a_file_has_are_refused():
     suite = suite_of(f'{SMALL}file = "tasks.jsonl"\n')
     with pytest.raises(ConfigError, match=r"parts.walk.tasks: 3 asked for, and there are 1"):
         part_tasks("walk", suite.parts["walk"])
+
+
+def test_a_part_with_an_agent_program_is_played_by_it_and_the_others_in_a_mix():
+    more = '[parts.mend]\nenv = "repair"\nharness = "own.toml"\ntasks = 2\nconfig = { level = 1 }\n'
+    suite = suite_of(SMALL + more)
+    mix, agent = suite.sittings()
+    assert (mix[0], set(mix[1]["parts"]), mix[2]) == ("mix", {"walk"}, ["walk"])
+    harness = str(Path("own.toml").absolute())
+    assert agent == (
+        "agent",
+        {"harness": harness, "tasks": "repair", "task_config": {"level": 1}},
+        ["mend"],
+    )
+    assert len(part_tasks("mend", suite.parts["mend"])) == 2
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ was playing is played again.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +33,11 @@ from asyncrl.evaluation.samples import (
     read_record,
     sample_rows,
 )
-from asyncrl.evaluation.suite import Suite, SuitePart
+from asyncrl.evaluation.suite import AGENT, MIX, Suite, SuitePart
+from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import write_json
-from asyncrl.launch.checks.check import check_engine, check_model, check_turn_format
+from asyncrl.launch.checks.check import check_agent, check_engine, check_model, check_turn_format
 from asyncrl.launch.evaluation.evaluate import UNLIMITED, call_until_answered, start_player, task_timeout_s
 from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.launch.processes.health_probes import EngineProbe, HttpProbe
@@ -47,8 +49,6 @@ from asyncrl.tls import client_context
 from asyncrl.together import together
 from asyncrl.types import Task
 
-PLAYER = "mix"
-"""The environment that plays all parts of a suite."""
 FIXED = (
     "env.name",
     "env.config",
@@ -66,16 +66,20 @@ SETTINGS = ("model", "rollout", "judge")
 
 
 def suite_config(suite: Suite, checkpoint: str, recipe: str | None, overrides: Sequence[str]) -> Config:
-    """Return the configuration of an evaluation. Raises `ConfigError`, also for an override of what the suite fixes."""
+    """Return the configuration of an evaluation's first sitting.
+
+    Raises `ConfigError`, also for an override of what the suite fixes.
+    """
     for override in overrides:
         key = override.partition("=")[0]
         if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED):
             raise ConfigError(f"override {override!r}: the suite {suite.name!r} fixes {key}")
     context = context_length(checkpoint) or suite.max_model_len
+    name, settings, _ = next(suite.sittings())
     fixed: dict[str, Any] = {
         "model.path": checkpoint,
-        "env.name": PLAYER,
-        "env.config": suite.mix(),
+        "env.name": name,
+        "env.config": settings,
         "eval.temperature": suite.temperature,
         "eval.most_thinking": suite.most_thinking,
         "eval.least_thinking": suite.least_thinking,
@@ -103,15 +107,37 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
     """Check what can be known before a suite is played. Raises `ConfigError`."""
     offers_tools = False
     for name, part in suite.parts.items():
+        _check_tasks(name, part, tasks[name])
+        if part.harness:
+            continue
         step_timeout_s = min((c.env.step_timeout_s for c in configs.values()), default=math.inf)
         first, where = tasks[name][0], f"parts.{name}.config"
         tools = check_environment(part.env, part.config, first, where, step_timeout_s=step_timeout_s)
         offers_tools = tools or offers_tools
-        _check_tasks(name, part, tasks[name])
+    _check_agents(suite, tasks, configs)
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)
         check_turn_format(config, offers_tools)
         check_engine(config)
+
+
+def _check_agents(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapping[str, Config]) -> None:
+    """Have the programs of harnesses installed, and their tasks read. Raises `ConfigError`, `UnavailableError`."""
+    for env, settings, names in suite.sittings():
+        for config in configs.values() if env == AGENT else ():
+            (name,) = names
+            try:
+                timeout_s = config.rollout.episode_timeout_s - GRACE_S
+                check_agent(settings, _wrapped(suite, name, tasks[name][0]), timeout_s)
+            except ConfigError as error:
+                raise ConfigError(f"parts.{name}: {error}") from error
+
+
+def _wrapped(suite: Suite, name: str, task: Task) -> Task:
+    """Return a part's task as the environment of its sitting gets it."""
+    if suite.parts[name].harness:
+        return dataclasses.replace(task, id=in_part(name, task).id, env=AGENT)
+    return in_part(name, task, MIX)
 
 
 def _check_tasks(name: str, part: SuitePart, tasks: Sequence[Task]) -> None:
@@ -162,11 +188,27 @@ def play_suite(
     folder: of processes and logs. progress: called after each task. Raises `UnavailableError`, `DeadlineError`,
     `InfrastructureError`.
     """
-    own = {in_part(name, task, PLAYER).id: task for name in suite.parts for task in tasks[name]}
-    wrapped = [in_part(name, task, PLAYER) for name in suite.parts for task in tasks[name]]
-    missing = missing_tasks(file, checkpoint, wrapped, suite.samples)
-    if not missing:
-        return
+    for env, settings, names in suite.sittings():
+        own = {_wrapped(suite, name, task).id: (name, task) for name in names for task in tasks[name]}
+        wrapped = [_wrapped(suite, name, task) for name, task in own.values()]
+        if missing := missing_tasks(file, checkpoint, wrapped, suite.samples):
+            sitting = config.env.model_copy(update={"name": env, "config": settings})
+            place = folder / names[0] if env == AGENT else folder
+            played = config.model_copy(update={"env": sitting})
+            _play(suite, own, missing, checkpoint, played, place, file, progress)
+
+
+def _play(
+    suite: Suite,
+    own: Mapping[str, tuple[str, Task]],
+    missing: Sequence[Task],
+    checkpoint: str,
+    config: Config,
+    folder: Path,
+    file: SampleFile,
+    progress: Callable[[], None],
+) -> None:
+    """Play tasks of one sitting. own: part and its own task by the id of the one that is played."""
     with _player(config, folder, checkpoint, lambda: len(file.rows)) as (worker, supervisor, token):
         patience = Patience(task_timeout_s(config))
 
@@ -181,7 +223,7 @@ def play_suite(
                 group = await call_until_answered(
                     http, worker.url, request, config.outage_timeout_s, patience
                 )
-            file.append(sample_rows(group, checkpoint, suite, own[task.id]))
+            file.append(sample_rows(group, checkpoint, suite, *own[task.id]))
             progress()
 
         async def play_all() -> None:
