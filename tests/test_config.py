@@ -305,7 +305,9 @@ model = { path = "base" }
 
 
 def test_the_policies_of_a_run_are_main_and_those_that_the_recipe_names():
-    config = parse_config(MINIMAL | {"policies": {"b": {"agents": ["b"], "train": {"learning_rate": 3e-5}}}}, "recipe")
+    config = parse_config(
+        MINIMAL | {"policies": {"b": {"agents": ["b"], "train": {"learning_rate": 3e-5}}}}, "recipe"
+    )
     assert config.policy_names == ("main", "b")
     assert config.policy("main") is config
     assert config.policy("b").train.learning_rate == 3e-5
