@@ -60,6 +60,8 @@ ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
 """Tokens a second that an engine on a GPU samples for many episodes, and turns a second that one rollout worker plays
 at contexts of tens of thousands of tokens."""
 DEFAULT_OBJECTIVE = {"preset": "grpo"}
+BRANCHING = ("agent", "threads")
+"""Environments whose episodes give as many rows as an agent starts conversations."""
 """What `algo` is where a recipe leaves it out."""
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
@@ -196,10 +198,10 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _unit_of_agents(cls, data: Any) -> Any:
-        """Compare episodes, and not their branches, where an agent plays and the recipe leaves it open."""
+        """Compare episodes, and not their branches, where an episode has several and the recipe leaves it open."""
         env = data.get("env") if isinstance(data, dict) else None
         algo = data.get("algo", DEFAULT_OBJECTIVE) if isinstance(data, dict) else None
-        if not isinstance(env, dict) or env.get("name") != "agent" or not isinstance(algo, dict):
+        if not isinstance(env, dict) or env.get("name") not in BRANCHING or not isinstance(algo, dict):
             return data
         return (
             data

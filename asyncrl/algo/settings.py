@@ -149,8 +149,8 @@ class AlgoConfig(Section):
     denominator: Seldom[Literal["original", "kept"]] = "original"
     """Whether means are over all rows, or those that the filters keep."""
     baseline_unit: Seldom[Literal["branches", "episodes"]] = "branches"
-    """What a group's baseline compares: all rows, or episodes with the mean of their rows. Where an agent plays and the
-    advantage gives a row one number, `"episodes"` is the default."""
+    """What a group's baseline compares: all rows, or episodes with the mean of their rows. Where an agent plays or
+    spawns threads, and the advantage gives a row one number, `"episodes"` is the default."""
     staleness_control: StalenessControlConfig = StalenessControlConfig()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asyncrl.http_checks import Hosts
 from asyncrl.services.http.serving import serve
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights import vllm_routes
 from asyncrl.weights.files import WeightFile, read_weights
 from asyncrl.weights.vllm_addresses import Addresses
@@ -27,7 +28,7 @@ class Loading(Served):
     """An engine's policy that only reads what it would load."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("", str(folder), asyncio.Lock(), hooks_of({}))
+        super().__init__(MAIN_POLICY, str(folder), asyncio.Lock(), hooks_of({}))
         self.loaded: dict[int, dict[str, Tensor]] = {}
 
     async def _load(self, engine: Any, file: WeightFile, *how: Any) -> dict[str, Any]:
@@ -56,7 +57,7 @@ class LoadingEngine:
         self._app.add_middleware(vllm_routes.Routes)
         with (
             mock.patch.object(
-                vllm_routes, "served_from_environment", return_value=Addresses({"": self.policy})
+                vllm_routes, "served_from_environment", return_value=Addresses({MAIN_POLICY: self.policy})
             ),
             # Of this process's own use of vLLM.
             mock.patch.object(vllm_routes, "enable_envs_cache"),

@@ -82,5 +82,5 @@ NAMED = {"dapo_4b_8x80gb": "dapo", "distill_1_7b_80gb": "opd", "team_grpo": "dr_
 def test_a_recipe_trains_with_the_default_objective_unless_its_method_is_what_it_is_of(name):
     algo = load_config(name).algo
     assert algo["preset"] == NAMED.get(name, DEFAULT_OBJECTIVE["preset"])
-    plays_agents = load_config(name).env.name == "agent"
-    assert algo.get("baseline_unit", "branches") == ("episodes" if plays_agents else "branches")
+    branches = load_config(name).env.name in ("agent", "threads")
+    assert algo.get("baseline_unit", "branches") == ("episodes" if branches else "branches")

@@ -18,7 +18,7 @@ class Loading(Served):
     """An engine's policy that only reads what it would load."""
 
     def __init__(self, folder):
-        super().__init__("", str(folder), asyncio.Lock(), hooks_of({}))
+        super().__init__("main", str(folder), asyncio.Lock(), hooks_of({}))
         self.loaded = []
 
     async def _load(self, engine, file, *how):

@@ -24,11 +24,11 @@ TRANSPORTS = {"weights/join", "weights/receive", "weights/fetch", "weights/fetch
 
 
 def served(tmp_path, env):
-    return Served("", str(tmp_path), asyncio.Lock(), hooks_of(env))
+    return Served("main", str(tmp_path), asyncio.Lock(), hooks_of(env))
 
 
 def test_a_policy_without_hooks_has_the_routes_of_every_engine_alone(tmp_path):
-    assert set(Served("", str(tmp_path), asyncio.Lock()).routes) == CORE
+    assert set(Served("main", str(tmp_path), asyncio.Lock()).routes) == CORE
 
 
 def test_transports_are_always_there_since_the_trainer_chooses_among_them(tmp_path):
@@ -71,7 +71,7 @@ def test_only_hooks_that_override_a_method_are_called_for_it(tmp_path):
 
 
 def test_a_path_names_a_policy_and_what_is_asked_of_it():
-    assert address_of("/asyncrl/v1/weights/commit") == Address("", "weights/commit")
+    assert address_of("/asyncrl/v1/weights/commit") == Address("main", "weights/commit")
     assert address_of("/policies/red/asyncrl/v1/generate") == Address("red", "generate")
     assert address_of("/v1/completions") is None
 
@@ -83,7 +83,7 @@ def test_every_policy_of_an_engine_has_adapters_of_its_own_and_a_folder_below_th
         POLICIES: '{"red": {"rank": 4}}',
     }
     addresses = served_from_environment(env)
-    own, red = (addresses.policy(Address(name, "state")) for name in ("", "red"))
+    own, red = (addresses.policy(Address(name, "state")) for name in ("main", "red"))
     assert (own.loader.lora.rank, red.loader.lora.rank) == (2, 4)
     assert red.folder == str(tmp_path / "policy-red")
     assert (own.own("7"), red.own("7")) == ("7", "red/7")
@@ -92,7 +92,7 @@ def test_every_policy_of_an_engine_has_adapters_of_its_own_and_a_folder_below_th
 
 
 def test_what_whoever_fetches_weights_may_call_is_told_from_other_routes(tmp_path):
-    addresses = Addresses({"": served(tmp_path, {})})
-    assert addresses.is_raw(Address("", "weights/bytes/1/2/whole"))
-    assert not addresses.is_raw(Address("", "weights/prepare"))
+    addresses = Addresses({"main": served(tmp_path, {})})
+    assert addresses.is_raw(Address("main", "weights/bytes/1/2/whole"))
+    assert not addresses.is_raw(Address("main", "weights/prepare"))
     assert addresses.vllm_paths == {"/sleep", "/wake_up", "/is_sleeping"}

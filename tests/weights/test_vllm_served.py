@@ -23,7 +23,7 @@ class Loading(vllm_served.Served):
     """An engine's policy that only counts what it would load."""
 
     def __init__(self, folder):
-        super().__init__("", str(folder), asyncio.Lock())
+        super().__init__("main", str(folder), asyncio.Lock())
         self.loaded = []
 
     async def _load(self, engine, file, *how):

@@ -19,7 +19,7 @@ SHARE = "accuracy"
 
 
 def main(request: dict, out: Path) -> None:
-    from inspect_ai import eval
+    import inspect_ai
     from inspect_ai.model import GenerateConfig, get_model
 
     with out.open("w", encoding="utf-8") as file:
@@ -38,7 +38,7 @@ def main(request: dict, out: Path) -> None:
                 memoize=False,
             )
             try:
-                logs = eval(
+                logs = inspect_ai.eval(
                     spec,
                     model=model,
                     limit=request["limit"],

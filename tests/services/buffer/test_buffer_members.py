@@ -117,7 +117,7 @@ def test_a_buffer_that_has_just_started_says_that_it_may_not_know_everybody():
     assert members.job(103.0, RUN.caller, RUN)["left"] == []
 
 
-@pytest.mark.parametrize(("policy", "path"), [("", ""), ("helpers", "/policies/helpers")])
+@pytest.mark.parametrize(("policy", "path"), [("main", ""), ("helpers", "/policies/helpers")])
 def test_a_member_joins_once_it_has_an_address_and_leaves_at_its_end(service, tmp_path, policy, path):
     ask(service, lambda c: c.describe(JOB))
     ready = tmp_path / "address.json"

@@ -56,7 +56,7 @@ def test_a_worker_keeps_members_that_a_restarted_buffer_does_not_know_yet_and_fo
         seen = []
 
         async def follow(buffer):
-            await service._follow("", buffer, service.router)
+            await service._follow("main", buffer, service.router)
             seen.append(({e.url for e in service.router.engines}, set(service.envs.urls)))
 
         await follow(first)
@@ -103,7 +103,7 @@ def test_an_engine_that_changes_over_leaves_the_main_policys_router_and_its_succ
         clients = [BufferClient(buffer.url) for buffer in buffers]
         policies = {"b": PolicyAddresses([MOVED])}
         service = RolloutService(config, tiny_model, [OWN, GUEST], [ENV], "", RUN, "w", policies)
-        routers = {"": service.router, "b": service.policies["b"].router}
+        routers = {"main": service.router, "b": service.policies["b"].router}
         seen = []
 
         async def follow(**changes):
