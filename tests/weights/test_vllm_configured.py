@@ -87,7 +87,7 @@ def test_every_policy_of_an_engine_has_adapters_of_its_own_and_a_folder_below_th
     assert (own.loader.lora.rank, red.loader.lora.rank) == (2, 4)
     assert red.folder == str(tmp_path / "policy-red")
     assert (own.own("7"), red.own("7")) == ("7", "red/7")
-    with pytest.raises(InputError, match=r"policy 'blue': this engine serves \['', 'red'\]"):
+    with pytest.raises(InputError, match=r"policy 'blue': this engine serves \['main', 'red'\]"):
         addresses.policy(Address("blue", "state"))
 
 
