@@ -27,20 +27,18 @@ def lengths(episode: Sequence[Trajectory]) -> Lengths:
     """Return the lengths of an episode from its trajectories, the main agent's first.
 
     All agents that one turn has called work at once, and the turn after it waits for all of them (`info["called_by"]`,
-    `info["call_turn"]`, and behind a gateway `info["call_branch"]`). Conversations that no turn is known to have called
-    count as one after the other.
+    `info["call_turn"]`). What no turn here has called counts as one after the other.
     """
-    called: dict[tuple[object, int], list[Trajectory]] = defaultdict(list)
+    called: dict[tuple[str, int], list[Trajectory]] = defaultdict(list)
     first = []
     for one in episode:
         if "call_turn" in one.info:
-            caller = one.info.get("call_branch", one.info.get("called_by", ""))
-            called[caller, one.info["call_turn"]].append(one)
+            called[one.info["called_by"], one.info["call_turn"]].append(one)
         else:
             first.append(one)
 
     def longest(one: Trajectory) -> int:
-        name = one.info["branch"] if "branch" in one.info else agent_of(one.info)
+        name = agent_of(one.info)
         return sum(
             _sampled(one, number)
             + max((longest(child) for child in called.pop((name, number), ())), default=0)

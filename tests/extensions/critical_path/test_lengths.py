@@ -58,19 +58,6 @@ def test_turns_that_were_given_are_no_tokens_of_the_policy():
     assert lengths([agent(5, 7, given=(0,)), thread("t/1", 10)]) == Lengths(17, 17)
 
 
-def test_branches_behind_a_gateway_are_found_by_their_number():
-    main = agent(5, 7, branch=0, branches=3)
-    subs = [
-        agent(size, branch=number, branches=3, agent="s", called_by="", call_branch=0, call_turn=0)
-        for number, size in ((1, 10), (2, 30))
-    ]
-    assert lengths([main, *subs]) == Lengths(52, 42)
-
-
-def test_conversations_that_nobody_is_known_to_have_called_count_one_after_the_other():
-    assert lengths([agent(5, branch=0, branches=2), agent(7, branch=1, branches=2)]) == Lengths(12, 12)
-
-
 def test_an_agent_whose_caller_is_not_there_is_not_left_out():
     assert lengths([agent(5), thread("s/1", 3, by="gone", turn=4)]) == Lengths(8, 8)
 
