@@ -33,6 +33,7 @@ from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
 from asyncrl.services.rollout import command as rollout
 from asyncrl.services.trainer import command as trainer
+from asyncrl.types import MAIN_POLICY
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
@@ -245,7 +246,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
         return _serve(args, job.config, credentials)
     with scratch_folder("join") as folder:
         args.ready_file = args.ready_file or str(folder / "ready.json")
-        buffers = {"": args.join} | (job.co_served_policies if args.role == "engine" else {})
+        buffers = {MAIN_POLICY: args.join} | (job.co_served_policies if args.role == "engine" else {})
         members = [
             Membership(buffer, credentials.bearer("buffer"), args.role, Path(args.ready_file), policy)
             for policy, buffer in buffers.items()
