@@ -19,6 +19,17 @@ def agent_of(info: Mapping[str, Any]) -> str:
     return str(info.get("agent_name", info.get("agent", MAIN_AGENT)))
 
 
+def with_text(message: Message, text: str, between: str) -> Message:
+    """Return the message with a text at the end of its content, after `between` where the content is a text."""
+    content = message["content"]
+    longer = (
+        f"{content}{between}{text}"
+        if isinstance(content, str)
+        else [*content, {"type": "text", "text": text}]
+    )
+    return {**message, "content": longer}
+
+
 def tool_call_id(number: int, kind: str = "call") -> str:
     """Return the id of a turn's call: nine alphanumeric characters, the only form that Mistral's templates accept.
 

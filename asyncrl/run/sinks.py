@@ -62,7 +62,19 @@ class TensorBoardSink:
         self._writer.close()
 
 
-class WandbSink:
+class _RunSink:
+    """A run of a library whose runs have `log` and `finish`."""
+
+    _run: Any
+
+    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
+        self._run.log(dict(numbers), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class WandbSink(_RunSink):
     """A run of Weights & Biases; offline with WANDB_MODE=offline, for `wandb sync` later."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any], run_id: str) -> None:
@@ -73,12 +85,6 @@ class WandbSink:
             id=run_id or None, resume="allow", settings=wandb.Settings(console="off", x_disable_stats=True),
         )  # fmt: skip
         self.run_id = self._run.id
-
-    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
-        self._run.log(dict(numbers), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 class MlflowSink:
@@ -111,7 +117,7 @@ class MlflowSink:
         self._client.set_terminated(self.run_id)
 
 
-class TrackioSink:
+class TrackioSink(_RunSink):
     """A run of trackio, in its own folder (TRACKIO_DIR)."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any], run_id: str) -> None:
@@ -123,14 +129,8 @@ class TrackioSink:
         )  # fmt: skip
         self.run_id = name
 
-    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
-        self._run.log(dict(numbers), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
-
-
-class SwanlabSink:
+class SwanlabSink(_RunSink):
     """A run of SwanLab; offline with SWANLAB_MODE=offline, for `swanlab sync` later."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any], run_id: str) -> None:
@@ -143,12 +143,6 @@ class SwanlabSink:
             settings=swanlab.Settings(interactive=False),
         )  # fmt: skip
         self.run_id = self._run.id
-
-    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
-        self._run.log(dict(numbers), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 PROCESSES: dict[str, type[WandbSink | MlflowSink | TrackioSink | SwanlabSink]] = {

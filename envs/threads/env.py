@@ -18,7 +18,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step
+from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, with_text
 from asyncrl.env.registry import load_env
 from asyncrl.envs.procedural import whole_number
 from asyncrl.envs.threads.parts import Parts
@@ -224,7 +224,4 @@ def _named(tasks: str) -> str:
 def _with_prompt(opening: list[Message], prompt: str) -> list[Message]:
     """Return what a thread reads: the opening messages, with its prompt at the end of the last one."""
     *before, last = opening
-    content = last["content"]
-    if isinstance(content, str):
-        return [*before, {**last, "content": f"{content}\n{prompt}"}]
-    return [*before, {**last, "content": [*content, {"type": "text", "text": prompt}]}]
+    return [*before, with_text(last, prompt, "\n")]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from asyncrl.config import Config
+from asyncrl.env.protocol import with_text
 from asyncrl.errors import EnvironmentFailure
 from asyncrl.extensions.length.adaptive import adaptive
 from asyncrl.extensions.length.at_most import at_most
@@ -95,11 +96,7 @@ def _asking(
             raise EnvironmentFailure(
                 "the task has no message of the user to ask for a length in (length.mode)"
             )
-        content = found[place]["content"]
-        longer = (
-            f"{content}\n\n{text}" if isinstance(content, str) else [*content, {"type": "text", "text": text}]
-        )
-        found[place] = {**found[place], "content": longer}
+        found[place] = with_text(found[place], text, "\n\n")
         return found
 
     return asking
