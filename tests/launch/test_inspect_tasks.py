@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -11,6 +12,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluation.results import evaluate_samples
 from asyncrl.launch.evaluation import inspect_tasks
 from tests.benchmark_env import benchmark_python
+from tests.docs.blocks import blocks
 
 TASKS = """
 from inspect_ai import Task, task
@@ -107,11 +109,18 @@ def test_a_task_is_a_file_or_one_of_inspect_evals(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_task_that_there_is_not_is_told_by_name(tmp_path, pytestconfig):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("mine.py@none", r"mine\.py@none: .*none"),
+        ("mine.py", r"mine\.py: has 2 tasks \(broken, vowels\); give one"),
+    ],
+)
+def test_a_task_that_there_is_not_is_told_by_name(tmp_path, pytestconfig, asked, said):
     python = benchmark_python(pytestconfig.cache.mkdir("inspect"), inspect_tasks.PACKAGES)
     (tmp_path / "mine.py").write_text(TASKS)
     request = {
-        "url": "http://127.0.0.1:9", "at_once": 1, "tasks": {"inspect/mine.py@none": f"{tmp_path}/mine.py@none"},
+        "url": "http://127.0.0.1:9", "at_once": 1, "tasks": {f"inspect/{asked}": f"{tmp_path}/{asked}"},
         "limit": None, "samples": 1, "max_tokens": None, "temperature": None,
     }  # fmt: skip
     (tmp_path / "request.json").write_text(json.dumps(request))
@@ -122,7 +131,23 @@ def test_a_task_that_there_is_not_is_told_by_name(tmp_path, pytestconfig):
         env={**os.environ, "OPENAI_API_KEY": "x"},
     )
     assert done.returncode == 1
-    assert "mine.py@none: " in done.stderr and "none" in done.stderr.rpartition("@none: ")[2]
+    assert re.search(said, done.stderr)
+
+
+@pytest.mark.slow
+def test_the_task_file_of_the_page_is_played_as_it_stands_there(
+    tiny_model, tmp_path, monkeypatch, pytestconfig
+):
+    python = benchmark_python(pytestconfig.cache.mkdir("inspect"), inspect_tasks.PACKAGES)
+    monkeypatch.setattr("asyncrl.commands.eval_inspect.inspect_python", lambda asked: python)
+    monkeypatch.chdir(tmp_path)
+    [text] = [one.text for one in blocks("docs/evaluation.md") if one.text.startswith("from inspect_ai")]
+    (tmp_path / "sums.py").write_text(text)
+    command = ["eval", tiny_model, "--on", "inspect/sums.py", "--samples", "2", "--max-tokens", "8"]
+    assert main([*command, "run.threads=1", "engine.max_num_seqs=8"]) == 0
+    played = (tmp_path / "evals" / "inspect-sums.py" / "samples.jsonl").read_text().splitlines()
+    first = [json.loads(line)["messages"][0]["content"] for line in played]
+    assert sorted(first) == sorted([f"{n} + {n} =" for n in range(1, 9)] * 2)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ The API key is `OPENAI_API_KEY`. SAMPLES gets a line for each sample and epoch.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -39,7 +40,7 @@ def main(request: dict, out: Path) -> None:
             )
             try:
                 logs = inspect_ai.eval(
-                    spec,
+                    _one_task(spec),
                     model=model,
                     limit=request["limit"],
                     epochs=request["samples"],
@@ -52,15 +53,26 @@ def main(request: dict, out: Path) -> None:
             except Exception as error:
                 # inspect-ai tells its own errors on a console that `display` has silenced.
                 raise SystemExit(f"{spec}: {getattr(error, 'message', error)}") from error
-            if len(logs) != 1:
-                names = ", ".join(log.eval.task for log in logs) or "none"
-                raise SystemExit(f"{spec}: names {len(logs)} tasks ({names}); give one, as in FILE.py@TASK")
             (log,) = logs
             if log.status != "success":
                 raise SystemExit(f"{spec}: {log.error.message if log.error else log.status}")
             shares = _shares(log)
             for sample in log.samples or ():
                 file.write(json.dumps({"task": name, **_row(sample, shares)}) + "\n")
+
+
+def _one_task(spec: str) -> str:
+    """Return FILE.py as FILE.py@TASK; inspect-ai takes a file's path for a pattern, which cannot be absolute."""
+    import inspect_ai
+
+    if not spec.endswith(".py"):
+        return spec
+    file = Path(spec)
+    names = [one.name for one in inspect_ai.list_tasks(glob.escape(file.name), root_dir=file.parent)]
+    if len(names) != 1:
+        said = ", ".join(names) or "none"
+        raise SystemExit(f"{spec}: has {len(names)} tasks ({said}); give one, as in FILE.py@TASK")
+    return f"{spec}@{names[0]}"
 
 
 def _shares(log: Any) -> dict[str, bool]:

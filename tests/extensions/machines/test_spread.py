@@ -20,6 +20,7 @@ from asyncrl.extensions.machines.spread import (
     with_room,
     without,
 )
+from asyncrl.types import MAIN_POLICY
 
 ALL = frozenset(NODE_ROLES)
 
@@ -80,7 +81,7 @@ def test_the_trainers_of_further_policies_are_on_the_head_beside_the_first():
         "env": None, "rollout-0": None,
     }  # fmt: skip
     placement = SpreadPlacement(("0", "1", "2", "3"), spread=found, head="head")
-    shown = [placement.trainer_env(policy)["CUDA_VISIBLE_DEVICES"] for policy in ("", "b", "c")]
+    shown = [placement.trainer_env(policy)["CUDA_VISIBLE_DEVICES"] for policy in (MAIN_POLICY, "b", "c")]
     assert shown == ["0", "1,2", "3"]
     with pytest.raises(ConfigError, match=r"policies.c.train.ranks = 1 needs as many GPUs of this machine"):
         spread(config(**sections), Machine("head", 3, ALL), machines(1))

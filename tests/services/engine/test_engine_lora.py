@@ -249,7 +249,7 @@ def test_a_further_policys_requests_are_served_by_its_own_adapters_at_its_own_ve
 
 def test_a_policy_that_an_engine_does_not_serve_is_refused_by_name(engine):
     client = f"{engine[0]}/policies/keepers"
-    with pytest.raises(InputError, match=r"policy 'keepers': this engine serves \['', 'helpers'\]"):
+    with pytest.raises(InputError, match=r"policy 'keepers': this engine serves \['helpers', 'main'\]"):
         with_client(client, lambda client: client.state())
 
 
