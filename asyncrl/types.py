@@ -41,6 +41,9 @@ SEEDED = "examples"
 """Key of `Trajectory.info`: how many solved tasks its prompt shows, where a curriculum seeds tasks that fail."""
 
 
+TURN_ORDER = "turn_order"
+"""Key of `Trajectory.info`: of each of its turns `[after, place]`, where an agent asks for turns when it likes. So many
+turns of the episode had been answered when this one was asked for, and when it was answered."""
 EXTRACTED = "extracted"
 """Key of `Trajectory.info`: what was taken as the last answer, where the environment says so."""
 MAX_EXTRACTED = 1000

@@ -24,6 +24,7 @@ from asyncrl.types import (
     MAX_TRAJECTORY_TOKENS,
     OPPONENT,
     SEEDED,
+    TURN_ORDER,
 )
 
 MAX_NAME = 1024
@@ -78,6 +79,19 @@ def _answer(value: Any, where: str) -> None:
         _TOKEN(item, f"{where}[{index}]")
 
 
+def _turn_order(value: Any, where: str) -> None:
+    if type(value) is not list or not 1 <= len(value) <= MAX_TRAJECTORY_TOKENS:
+        raise InputError(f"{where} must be a list of pairs, got {_shown(value)}")
+    for index, pair in enumerate(value):
+        if type(pair) is not list or len(pair) != 2:
+            raise InputError(f"{where}[{index}] must be a pair of places, got {_shown(pair)}")
+        after, place = pair
+        _PLACE(after, f"{where}[{index}][0]")
+        _PLACE(place, f"{where}[{index}][1]")
+        if after > place:
+            raise InputError(f"{where}[{index}]: answer {place} cannot be asked for after {after} answers")
+
+
 def _extracted(value: Any, where: str) -> None:
     check_text(value, where)
     if len(value) > MAX_EXTRACTED:
@@ -111,6 +125,7 @@ _INFO: Mapping[str, Check] = {
     "rollout": _INDEX,
     SEEDED: _COUNT,
     "trained_tokens": _real(MAX_NUMBER),
+    TURN_ORDER: _turn_order,
 }
 """By key, what its value must be."""
 

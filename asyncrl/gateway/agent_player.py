@@ -13,11 +13,13 @@ from typing import Any, Literal, Protocol
 
 from asyncrl.chat.renderer import sampling_seed
 from asyncrl.data.codec import task_to_map
+from asyncrl.data.transcript import written_messages
 from asyncrl.errors import AsyncRLError
 from asyncrl.gateway.agents import Agent, OpenEpisode, Report
 from asyncrl.gateway.export import MAX_TRAJECTORIES
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.recorded_episode import EpisodeSpec, finish_body
+from asyncrl.rollout.episode import EpisodeEnd, ended
 from asyncrl.rollout.player import EpisodeRequest, failed_episode
 from asyncrl.types import FailureClass, Status, Trajectory
 
@@ -99,10 +101,13 @@ class AgentSettings:
 class AgentPlayer:
     """Lets an agent play episodes through a gateway. Implements `rollout.player.EpisodePlayer`."""
 
-    def __init__(self, host: EpisodeHost, agent: Agent, settings: AgentSettings) -> None:
+    def __init__(
+        self, host: EpisodeHost, agent: Agent, settings: AgentSettings, ends: Sequence[EpisodeEnd] = ()
+    ) -> None:
         self.host = host
         self.agent = agent
         self.settings = settings
+        self.ends = tuple(ends)
         self._running = asyncio.Semaphore(settings.max_running)
 
     async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
@@ -149,23 +154,26 @@ class AgentPlayer:
             if report is None:
                 # Cancelled: what the agent still asks for must not be sampled.
                 await self.host.finish(episode.id)
-        ended = outcome(report, await self.host.describe(episode.id))
-        failure = ended.failure
+        found = outcome(report, await self.host.describe(episode.id))
+        failure = found.failure
         trajectories, _ = await self.host.finish(
             episode.id,
             reward=report.reward or 0.0,
-            components={**report.components, **({AGENT_ERROR: 1.0} if ended.gave_up else {})},
-            success=False if ended.gave_up else report.success,
-            status=ended.status,
+            components={**report.components, **({AGENT_ERROR: 1.0} if found.gave_up else {})},
+            success=False if found.gave_up else report.success,
+            status=found.status,
             failure=failure,
-            error=ended.error,
+            error=found.error,
         )
         wall_s = time.monotonic() - start
         timed = tuple(
             replace(t, timing={**t.timing, "env_s": wall_s - t.timing.get("engine_s", 0.0)})
             for t in trajectories
         )
-        return timed[:1] if failure is not None else timed
+        if failure is not None:
+            return timed[:1]
+        messages = written_messages(timed[0].conversation, len(timed[0].turns))
+        return await ended(self.ends, timed, task, messages)
 
 
 @dataclass(frozen=True, slots=True)

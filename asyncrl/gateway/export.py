@@ -11,7 +11,7 @@ import numpy as np
 from asyncrl.data.transcript import encode_transcript
 from asyncrl.gateway.tree import Call, CallTree, add_components, digest, images, path
 from asyncrl.generation import engines_of
-from asyncrl.types import IMAGES, NOT_SAMPLED, FailureClass, Message, Status, Trajectory, Turn
+from asyncrl.types import IMAGES, NOT_SAMPLED, TURN_ORDER, FailureClass, Message, Status, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ def export_tree(
             "branches": len(leaves),
             "cached_tokens": sum(c.generated.cached_tokens for c in calls if c.index in owned),
         }
+        if order := [[call.asked_after, call.index] for call in calls if call.index in owned]:
+            info[TURN_ORDER] = order
         if leaf.agent:
             info["agent"] = leaf.agent
         if chores:

@@ -172,6 +172,7 @@ class Sampler:
                     cut=prepared.max_tokens_from if sampled.finish_reason == "length" else "",
                     thread=prepared.sampling.thread,
                     tools=prepared.history is not None and bool(prepared.history.tools),
+                    asked_after=prepared.asked_after,
                 ),
                 self._keys(prepared, sampled),
             )
@@ -256,6 +257,7 @@ class Sampler:
             root=root,
             caller=caller,
             session=_session(episode, root) if episode.recorded else "",
+            asked_after=len(episode.tree.calls),
             history=history,
             prompt_text=prompt_text,
         )

@@ -103,6 +103,8 @@ class Prepared:
     """The call whose turn started this conversation, where the client says so or its words show it."""
     session: str
     """Calls of one conversation share a session, so that the router keeps them on one engine."""
+    asked_after: int = 0
+    """How many calls of the episode had been answered when it was asked."""
     history: ChatHistory | None = None
     """None for plain prompts."""
     prompt_text: str | None = None

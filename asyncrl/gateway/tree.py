@@ -50,6 +50,8 @@ class Call:
     """The program's own id of the conversation."""
     tools: bool = False
     """Whether tools were offered with it."""
+    asked_after: int = 0
+    """How many calls of the episode had been answered when it was asked."""
     index: int = 0
     """Position among the calls of the episode, in the order of their answers."""
     root: int = 0

@@ -93,6 +93,17 @@ def episode_ends(context: WorkerContext) -> tuple[EpisodeEnd, ...]:
     return tuple(row.load()(context) for row in rows("episode_ends") if row.wanted(context.config))
 
 
+async def ended(
+    ends: Sequence[EpisodeEnd], played: tuple[Trajectory, ...], task: Task, messages: list[Message]
+) -> tuple[Trajectory, ...]:
+    """Return an episode's trajectories after `ends`, in order, each of which has a word only on one that did not
+    fail."""
+    for end in ends:
+        if played[0].failure is None:
+            played = await end.apply(played, task, messages)
+    return played
+
+
 class ChatPlayer:
     """Plays episodes of an environment with a generator, turn by turn. Implements `player.EpisodePlayer`."""
 
@@ -119,11 +130,7 @@ class ChatPlayer:
         given = request.prefix.info if request.prefix is not None else {}
         if given or request.info:
             first = replace(first, info={**first.info, **given, **request.info})
-        played = (first, *others)
-        for end in self.ends:
-            if played[0].failure is None:
-                played = await end.apply(played, request.task, builder.conversation)
-        return played
+        return await ended(self.ends, (first, *others), request.task, builder.conversation)
 
     async def _run(self, builder: TrajectoryBuilder, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """Play the episode; its session is closed when this returns."""

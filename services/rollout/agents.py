@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from asyncrl.gateway.sampling import Engines
 from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.harness.agent import load_any_agent
 from asyncrl.http_checks import Hosts
+from asyncrl.rollout.episode import EpisodeEnd
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.services.http.app import RequestGuard
@@ -48,9 +49,11 @@ class Agents:
         renderer: ChatRenderer,
         turns: TurnFormat,
         token: str = "",
+        ends: Sequence[EpisodeEnd] = (),
     ) -> None:
         check_settings(AGENT, config.env.config)
         self.config = config
+        self.ends = ends
         self.agent = load_any_agent(config.env.config)
         model = config.model
         reread = partial(load_format, model.tool_format, model.reasoning_format)
@@ -76,7 +79,7 @@ class Agents:
             int(self.config.env.config.get("max_trajectories") or MAX_TRAJECTORIES),
             self.config.env.config.get("response_format", "ignore"),
         )
-        return AgentPlayer(self.host, self.agent, settings)
+        return AgentPlayer(self.host, self.agent, settings, self.ends)
 
     async def start(self) -> None:
         """Serve the gateway, unless the recipe names another."""

@@ -141,7 +141,8 @@ class RolloutService:
         self.agents: Agents | None = None
         if config.env.name == AGENT:
             routed = RoutedEngines(self.router, self.engines)
-            self.agents = Agents(config, routed, self.renderer, self.format, credentials.bearer("gateway"))
+            gateway = credentials.bearer("gateway")
+            self.agents = Agents(config, routed, self.renderer, self.format, gateway, self.ends)
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None

@@ -33,6 +33,7 @@ GOOD = {
     "opponent": 3,
     "rollout": 1,
     "examples": 2,
+    "turn_order": [[0, 0], [1, 3]],
 }
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import psutil
@@ -409,6 +411,61 @@ def test_a_group_of_branching_episodes_trains_each_sampled_token_once_and_surviv
     assert admit(group, 3, {"rewards"}, 256).outcome == "ready"
     assert {request.min_version for request in gateway.engine.requests} == {3}
     assert len(gateway.episodes) == 0
+
+
+def test_a_group_says_which_turns_were_asked_for_at_once(make_gateway):
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+        both, engine, numbers = asyncio.Barrier(2), gateway.engine.generate, itertools.count()
+
+        async def generate(request):
+            if next(numbers) in (1, 2):
+                await both.wait()
+            return await engine(request)
+
+        gateway.engine.generate = generate
+
+        async def agent(task, episode):
+            ask = partial(chat(gateway, episode).completions.create, model="m")
+            await ask(prompt="first")
+            await asyncio.gather(ask(prompt="one"), ask(prompt="other"))
+            await ask(prompt="last")
+            return 1.0
+
+        host = LocalHost(gateway.episodes, "http://gateway")
+        player = AgentPlayer(host, CallableAgent(agent), AgentSettings())
+        return await EpisodeGroupRunner(player).run_group(replace(LEASE, group_size=1), "w", 20.0)
+
+    played = asyncio.run(scenario()).trajectories
+    assert sorted(t.info["turn_order"] for t in played) == [[[0, 0]], [[1, 1]], [[1, 2]], [[3, 3]]]
+
+
+def test_what_has_the_last_word_on_episodes_has_it_on_those_of_agents_that_did_not_fail(make_gateway):
+    heard = []
+
+    class Halves:
+        async def apply(self, played, task, messages):
+            heard.append((task.id, len(played), [one["content"] for one in messages]))
+            return tuple(replace(one, reward=one.reward / 2) for one in played)
+
+        async def close(self):
+            pass
+
+    async def scenario():
+        gateway = make_gateway(lambda prompt: "yes")
+
+        async def agent(task, episode):
+            user = {"role": "user", "content": "go"}
+            await chat(gateway, episode).chat.completions.create(model="m", messages=[user])
+            return 1.0 if task["episode_index"] else None
+
+        host = LocalHost(gateway.episodes, "http://gateway")
+        player = AgentPlayer(host, CallableAgent(agent), AgentSettings(max_running=1), (Halves(),))
+        return await EpisodeGroupRunner(player).run_group(replace(LEASE, group_size=2), "w", 20.0)
+
+    failed, played = asyncio.run(scenario()).trajectories
+    assert (failed.failure, played.reward) == (FailureClass.ENVIRONMENT, 0.5)
+    assert heard == [("t", 1, ["go", "yes"])]
 
 
 def test_failed_episodes_are_single_trajectories_of_their_class(make_gateway):

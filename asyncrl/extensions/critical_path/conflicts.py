@@ -11,8 +11,6 @@ from asyncrl.extensions.critical_path.settings import CriticalPathConfig
 def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield a reward for what is not measured, and one in which nothing is paid."""
     given = recipe.section(CriticalPathConfig)
-    if given.measured and recipe.env.name == "agent":
-        yield "critical_path.measured must be false with env.name='agent': an agent reports its own reward"
     if given.factor and not given.measured:
         yield f"critical_path.factor: needs critical_path.measured=true, got {given.factor:g} without it"
     if given.most != CriticalPathConfig().most and not given.factor:

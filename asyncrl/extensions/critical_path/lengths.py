@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncrl.env.protocol import agent_of
-from asyncrl.types import Trajectory
+from asyncrl.types import TURN_ORDER, Trajectory
 
 
 class Lengths(NamedTuple):
@@ -24,7 +24,32 @@ class Lengths(NamedTuple):
 
 
 def lengths(episode: Sequence[Trajectory]) -> Lengths:
-    """Return the lengths of an episode from its trajectories, the main agent's first.
+    """Return the lengths of an episode from its trajectories, the main agent's first."""
+    total = sum(_sampled(one, number) for one in episode for number in range(len(one.turns)))
+    asked = [
+        (place, after, _sampled(one, number))
+        for one in episode
+        for number, (after, place) in enumerate(one.info.get(TURN_ORDER, ()))
+    ]
+    return Lengths(total, _by_order(asked) if asked else _by_calls(episode))
+
+
+def _by_order(asked: Sequence[tuple[int, int, int]]) -> int:
+    """Return the longest chain of turns each of which was asked for after the one before was answered.
+
+    asked: of each turn how many were answered before it, how many when it was asked for, and its tokens. Such turns
+    may have needed one another; those that were asked for meanwhile cannot have.
+    """
+    longest = [0]
+    for place, after, tokens in sorted(asked):
+        # Of calls that are in no trajectory nothing is known.
+        longest += [longest[-1]] * (place + 1 - len(longest))
+        longest.append(max(longest[-1], longest[after] + tokens))
+    return longest[-1]
+
+
+def _by_calls(episode: Sequence[Trajectory]) -> int:
+    """Return the longest chain of turns by who called whom.
 
     All agents that one turn has called work at once, and the turn after it waits for all of them (`info["called_by"]`,
     `info["call_turn"]`). What no turn here has called counts as one after the other.
@@ -45,11 +70,10 @@ def lengths(episode: Sequence[Trajectory]) -> Lengths:
             for number in range(len(one.turns))
         )
 
-    total = sum(_sampled(one, number) for one in episode for number in range(len(one.turns)))
     critical = sum(longest(one) for one in first)
     # What hangs on a turn that is not here is not left out.
     critical += sum(longest(one) for left in list(called.values()) for one in left)
-    return Lengths(total, critical)
+    return critical
 
 
 def _sampled(one: Trajectory, turn: int) -> int:

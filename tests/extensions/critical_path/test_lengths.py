@@ -64,3 +64,31 @@ def test_an_agent_whose_caller_is_not_there_is_not_left_out():
 
 def test_an_episode_without_tokens_is_no_faster():
     assert lengths([agent()]).acceleration == 1.0
+
+
+def asked(*turns, order, **info):
+    return agent(*turns, turn_order=[list(pair) for pair in order], **info)
+
+
+def test_turns_that_were_asked_for_at_once_do_not_follow_one_another():
+    # Two turns asked for after the first; the last one after both.
+    main, helper = asked(5, 10, 7, order=[(0, 0), (1, 2), (3, 3)]), asked(30, order=[(1, 1)])
+    assert lengths([main, helper]) == Lengths(52, 5 + 30 + 7)
+
+
+def test_turns_that_were_asked_for_one_after_the_other_follow_whoever_asked():
+    main, helper = asked(5, 7, order=[(0, 0), (2, 2)]), asked(30, order=[(1, 1)], called_by="", call_turn=0)
+    assert lengths([main, helper]) == Lengths(42, 42)
+
+
+def test_a_turn_that_began_before_the_others_ended_follows_none_of_them():
+    slow, main = asked(30, order=[(0, 2)]), asked(5, 6, order=[(0, 0), (1, 1)])
+    assert lengths([main, slow]) == Lengths(41, 30)
+    late = asked(4, order=[(2, 3)])
+    assert lengths([main, slow, late]) == Lengths(45, 30), (
+        "asked for before the slow one was answered: 5 + 6 + 4"
+    )
+
+
+def test_turns_that_are_in_no_trajectory_count_nothing():
+    assert lengths([asked(5, 7, order=[(0, 0), (9, 9)])]) == Lengths(12, 12)

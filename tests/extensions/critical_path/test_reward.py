@@ -48,12 +48,6 @@ def test_a_run_that_asks_for_it_has_it():
     assert ends(PLAIN | {"critical_path": {"measured": True}}) == ["CriticalPathReward"]
 
 
-def test_an_agent_that_reports_its_own_reward_is_refused():
-    agent = {"env": {"name": "agent", "config": {"command": ["true"]}}, "critical_path": {"measured": True}}
-    with pytest.raises(ConfigError, match=r"critical_path\.measured must be false with env\.name='agent'"):
-        parse_config(PLAIN | agent, "recipe")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
