@@ -60,9 +60,9 @@ ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
 """Tokens a second that an engine on a GPU samples for many episodes, and turns a second that one rollout worker plays
 at contexts of tens of thousands of tokens."""
 DEFAULT_OBJECTIVE = {"preset": "grpo"}
+"""What `algo` is where a recipe leaves it out."""
 BRANCHING = ("agent", "threads")
 """Environments whose episodes give as many rows as an agent starts conversations."""
-"""What `algo` is where a recipe leaves it out."""
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""
 LARGEST = 2**63 - 1
