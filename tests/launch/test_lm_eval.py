@@ -8,7 +8,7 @@ from asyncrl.cli import main
 from asyncrl.evaluation.results import evaluate_samples
 from asyncrl.launch.evaluation import lm_eval
 from tests.benchmark_env import benchmark_python
-from tests.services.engine.benchmark_clients import CHOOSE, GOALS
+from tests.services.engine.benchmark_clients import CHOOSE, GOALS, WRITE
 
 
 def sample(doc, task="gsm8k", kind="strict-match", **more):
@@ -78,3 +78,33 @@ def test_a_checkpoint_is_evaluated_by_lm_eval_itself_and_reported(
     assert main([*command, *settings]) == 0
     assert main(["leaderboard", "evals"]) == 0
     assert f"lm-eval/choose {right:.3f}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_examples_and_the_chat_template_are_put_around_a_question_as_asked_for(
+    tiny_model, tmp_path, monkeypatch, pytestconfig
+):
+    python = benchmark_python(pytestconfig.cache.mkdir("benchmark-clients"))
+    monkeypatch.setattr("asyncrl.commands.eval_lm.lm_eval_python", lambda: python)
+    monkeypatch.chdir(tmp_path)
+    rows, examples, tasks = tmp_path / "goals.jsonl", tmp_path / "examples.jsonl", tmp_path / "mine"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in GOALS))
+    shown = [{"goal": "goal up", "answer": "sky"}, {"goal": "goal down", "answer": "earth"}]
+    examples.write_text("".join(json.dumps(row) + "\n" for row in shown))
+    tasks.mkdir()
+    (tasks / "write.yaml").write_text(WRITE.replace("FILE", str(rows)))
+    command = ["eval", tiny_model, "--on", f"lm-eval/write={rows}", "--include", str(tasks), "--limit", "2"]
+    settings = ["run.threads=1", "engine.max_num_seqs=8"]
+
+    def prompts(name, *options):
+        assert main([*command, "--out", name, *options, *settings]) == 0
+        lines = (tmp_path / name / "samples.jsonl").read_text().splitlines()
+        return [json.loads(line)["messages"][0]["content"] for line in lines]
+
+    few = prompts("few", "--fewshot", "2", "--examples", str(examples))
+    assert [one.endswith(f"\n\n{row['goal']}") for one, row in zip(few, GOALS, strict=False)] == [True] * 2
+    assert all("goal up sky" in one and "goal down earth" in one for one in few)
+    chat = prompts("chat", "--fewshot", "0", "--chat")
+    assert chat == [
+        f"<|im_start|>user\n{row['goal']}<|im_end|>\n<|im_start|>assistant\n" for row in GOALS[:2]
+    ]
