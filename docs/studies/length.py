@@ -13,8 +13,8 @@ from asyncrl.types import Message, Task
 class Sums(Env):
     """The last digit of the sum of 2 to `most` digits.
 
-    The base model has seen three ways of answering "4 7 2": "so 3"; with each addition, "4+7=1 1+2=3 so 3"; and with these
-    written twice. Many digits are hardly added in one go; the second writing helps nobody.
+    The base model has seen three ways of answering "4 7 2": "so 3"; with each addition, "4+7=1 1+2=3 so 3"; and with
+    these written twice. Many digits are hardly added in one go; the second writing helps nobody.
     """
 
     blocking: ClassVar[bool] = False
