@@ -81,9 +81,14 @@ def attacks_named(only: Sequence[str]) -> list[Attack]:
 
 async def _plain(config: JudgeConfig, judge: Judge, question: Question) -> tuple[float, float]:
     """Return what the wrong and the right answer to a question get."""
-    low, high = await asyncio.gather(
-        judge.score(request(question, question.wrong)), judge.score(request(question, question.right))
-    )
+    try:
+        low, high = await asyncio.gather(
+            judge.score(request(question, question.wrong)), judge.score(request(question, question.right))
+        )
+    except JudgeError as error:
+        raise JudgeError(
+            f"{question.name}: a plain answer could not be judged, so that nothing can be said of attacks: {error}"
+        ) from error
     return share(config, low), share(config, high)
 
 

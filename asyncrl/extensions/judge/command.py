@@ -84,8 +84,7 @@ def _with_judge(args: argparse.Namespace, ask: Callable[[JudgeConfig, JudgeClien
     from asyncrl.config import load_config
     from asyncrl.errors import ConfigError
     from asyncrl.extensions.judge.client import JudgeClient
-    from asyncrl.extensions.judge.judging import KEY
-    from asyncrl.extensions.judge.settings import JudgeConfig
+    from asyncrl.extensions.judge.settings import KEY, JudgeConfig
 
     whole = load_config(args.recipe, args.overrides)
     config = whole.section(JudgeConfig)

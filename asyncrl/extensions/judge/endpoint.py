@@ -18,6 +18,7 @@ import aiohttp
 from asyncrl.clock import now_s
 from asyncrl.errors import JudgeError
 from asyncrl.extensions.judge.budget import Away, Budget, Spent
+from asyncrl.extensions.judge.settings import KEY
 from asyncrl.outage_log import OutageLog
 
 log = logging.getLogger("asyncrl.judge")
@@ -116,7 +117,8 @@ class Endpoint:
                 text = await response.text()
                 if response.status != 200:
                     kind = Away if response.status in (408, 429) or response.status >= 500 else JudgeError
-                    raise kind(f"HTTP {response.status}: {text[:300]}")
+                    key = f"; the judge's API key is read from {KEY}" if response.status in (401, 403) else ""
+                    raise kind(f"HTTP {response.status}: {text[:300]}{key}")
         except TimeoutError:
             raise Away(f"no answer within {self.timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:

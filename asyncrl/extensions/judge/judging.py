@@ -24,7 +24,7 @@ from asyncrl.extensions.judge.budget import Budget, OwnBudget, RunBudget
 from asyncrl.extensions.judge.endpoint import chat_url
 from asyncrl.extensions.judge.functions import Functions
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest, Scores
-from asyncrl.extensions.judge.settings import JudgeConfig
+from asyncrl.extensions.judge.settings import KEY, JudgeConfig
 from asyncrl.extensions.judge.transcript import whole_messages
 from asyncrl.rollout.verdict import Mode, Verdict, all_with_verdict, timed, without_verdict
 from asyncrl.rollout.worker_context import WorkerContext
@@ -42,8 +42,6 @@ REWARD_MODEL = "reward_model"
 """The role of the process that serves a reward model in a folder."""
 JUDGE_ENGINE = "judge_engine"
 """The role of the engine of a judge that is the policy itself."""
-KEY = "ASYNCRL_JUDGE_KEY"
-"""Environment variable with the bearer key of `judge.url`."""
 
 
 class Judge(Protocol):

@@ -11,6 +11,8 @@ from asyncrl.config_sections import Section, Seldom, empty_or_url
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """The name of a component: it stands alone before a colon in a reply, and ends the name of a metric."""
+KEY = "ASYNCRL_JUDGE_KEY"
+"""Environment variable with the bearer key of `judge.url`."""
 OWN = ("folder", "policy")
 """Kinds of judges that the run serves itself."""
 RESERVED = ("overall", "turn", "turns")

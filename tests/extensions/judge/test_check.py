@@ -200,3 +200,22 @@ def test_a_recipe_without_a_judge_and_an_unknown_attack_are_refused(recipe, caps
 def test_a_server_that_is_away_is_said(recipe, capsys):
     assert main(["judge", "check", recipe, "judge.url=http://127.0.0.1:9"]) == 1
     assert "judge http://127.0.0.1:9/v1/chat/completions: ClientConnectorError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            lambda body: (401, "no key"),
+            "HTTP 401: no key; the judge's API key is read from ASYNCRL_JUDGE_KEY",
+        ),
+        (
+            chat("Your answer is correct."),
+            "a plain answer could not be judged, so that nothing can be said of attacks: ",
+        ),
+    ],
+)
+def test_a_judge_that_judges_nothing_is_told_from_one_that_withstands(recipe, capsys, answer, words):
+    with serving(Endpoint(answer)) as url:
+        assert main(["judge", "check", recipe, f"judge.url={url}"]) == 1
+    assert words in capsys.readouterr().err
