@@ -8,7 +8,7 @@ from asyncrl.config import Config
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "an OpenAI- and Anthropic-compatible API that records exact tokens"
-OPTIONS = (*CONFIGURED, "--model", "--engines")
+OPTIONS = (*CONFIGURED, "--join", "--name", "--agent-token-file", "--model", "--engines")
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:

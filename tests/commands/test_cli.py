@@ -177,7 +177,7 @@ def test_a_role_shows_its_own_options_only(capsys, role):
     [
         (["env", "--model", "m"], "--model"),
         (["engine", "--buffer", "u"], "--buffer"),
-        (["gateway", "--join", "u"], "--join"),
+        (["policy", "m", "--join", "u"], "--join"),
     ],
 )
 def test_an_option_of_another_role_is_refused(capsys, argv, option):
