@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from asyncrl.errors import InfrastructureError, InputError
@@ -86,6 +86,8 @@ class Offers:
         self.changed: Callable[[], None] = lambda: None
         self._waiting: deque[Claim] = deque()
         self._held: dict[str, Claim] = {}
+        self._offered: set[str] = set()
+        """Tasks whose episodes are or were offered."""
         self._seen = clock()
         """When somebody was last there."""
 
@@ -99,9 +101,13 @@ class Offers:
         """Episodes that are being played."""
         return len(self._held)
 
-    def wanted(self) -> bool:
-        """Whether somebody asks for whom there is no episode: a group is leased for those alone."""
-        return not self._waiting and self.asking() > 0
+    def wanted(self, running: Collection[str]) -> bool:
+        """Whether somebody asks for whom there is no episode: a group is leased for those alone.
+
+        running: ids of the tasks that are leased. One whose episodes are not offered yet may be for the one who asks.
+        """
+        self._offered &= set(running)
+        return not self._waiting and self.asking() > 0 and self._offered.issuperset(running)
 
     def take(self) -> Claim | None:
         """Return the episode that has waited longest, for the one who asks; None where none waits."""
@@ -112,9 +118,10 @@ class Offers:
         claim.asked.set_result(None)
         return claim
 
-    async def claimed(self, timeout_s: float) -> Claim:
-        """Offer an episode until somebody asks for it. Raises `InfrastructureError` where nobody does."""
+    async def claimed(self, task: str, timeout_s: float) -> Claim:
+        """Offer an episode of a task until somebody asks for it. Raises `InfrastructureError` where nobody does."""
         claim = Claim(self._held)
+        self._offered.add(task)
         self._waiting.append(claim)
         self.changed()
         until = self.clock() + timeout_s
@@ -187,7 +194,7 @@ class OfferingPlayer:
     async def play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         """See `EpisodePlayer`."""
         try:
-            claim = await self.offers.claimed(request.timeout_s)
+            claim = await self.offers.claimed(request.task.id, request.timeout_s)
         except InfrastructureError as error:
             text = f"{type(error).__name__}: {error}"
             return (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, text),)

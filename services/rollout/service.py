@@ -182,8 +182,8 @@ class RolloutService:
             return room
 
         def limit() -> int:
-            running = 0 if self.loop is None else len(self.loop.running)
-            return min(room(), running + offers.wanted())
+            running = [] if self.loop is None else [lease.task.id for lease in self.loop.running.values()]
+            return min(room(), len(running) + offers.wanted(running))
 
         return limit
 
