@@ -93,6 +93,10 @@ def test_config_shows_where_the_processes_of_a_recipe_go(capsys, monkeypatch):
             ["serve", "gateway", "--model", "/nope", "--engines", "http://127.0.0.1:1"],
             "no tokenizer can be loaded from '/nope'; give a Hugging Face model folder or a hub name",
         ),
+        (
+            ["serve", "gateway", "--agent-token-file", "t"],
+            "--agent-token-file: is for --join; those who call a gateway on its own have the token of --token-file",
+        ),
         (["serve", "env", "--token-file", "nowhere"], "--token-file nowhere: cannot be read"),
         (["serve", "env", "--join", "http://127.0.0.1:9"], "give the run's join token"),
         (["serve", "env", "--port", "70000"], "cannot listen on 127.0.0.1:70000"),
