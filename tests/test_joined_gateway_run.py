@@ -121,6 +121,34 @@ def test_agents_elsewhere_play_through_a_gateway_that_joins_a_run_and_is_killed(
     check_rows(trained(run, "outside-"), records(played), url)
 
 
+def test_a_run_all_of_whose_agents_are_elsewhere_is_trained_to_its_end(workplace):
+    run, played, steps = workplace / "runs" / "offered", workplace / "played.jsonl", 2
+    process = start(
+        workplace, run.name, f"train.num_steps={steps}", f"env.num_tasks={4 * steps}", "env.name=agent",
+        "env.config.offered=true", "env.config.tasks=gridworld",
+    )  # fmt: skip
+    wait_until((run / "endpoints" / "rollout-0.json").exists, running(process))
+    argv = [sys.executable, "-m", "asyncrl", "runs", "join-token", str(run), "--role", "gateway"]
+    printed = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=300, check=True)
+    token, agents = workplace / "gateway-join-token", workplace / "agents-token"
+    token.write_text(printed.stdout)
+    gateway, url = guest(
+        workplace, run, "gateway", "--token-file", str(token), "--agent-token-file", str(agents)
+    )
+    player = subprocess.Popen([sys.executable, str(PLAYER), url, str(agents), str(played)], env=environment())
+    try:
+        assert process.wait(500) == 0, (workplace / "offered.err").read_text()[-3000:]
+    finally:
+        player.kill()
+        player.wait()
+    gateway.terminate()
+    assert gateway.wait(60) == 0
+    check_trained_once(run, steps)
+    rows = trained(run, "")
+    assert all(row["worker"].startswith("gateway-") for row in rows)
+    check_rows(rows, records(played), url)
+
+
 def check_rows(rows, finished, url):
     """The run's tables hold the episodes that were finished outside, as they were played and judged there."""
     assert all(one["status"] == 200 for one in finished)

@@ -29,6 +29,7 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.gateway.agents import AgentElsewhere
 from asyncrl.gateway.offers import Offers
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
@@ -178,6 +179,8 @@ class RolloutService:
     def _groups_limit(self) -> Callable[[], int]:
         """Return what says how many groups may run now: what the engines have room for, and somebody asks for."""
         room = Concurrency(self.router.loads, self.config.groups_in_flight).limit
+        if self.agents is not None and isinstance(self.agents.agent, AgentElsewhere):
+            return lambda: 0
         if (offers := self.offers) is None:
             return room
 

@@ -11,6 +11,7 @@ from asyncrl.config import parse_config
 from asyncrl.credentials import Caller, read_credentials
 from asyncrl.errors import ConfigError
 from asyncrl.gateway.offers import Offers
+from asyncrl.launch.checks.check import check_evaluation
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.services.command import Address
 from asyncrl.services.gateway.client import GatewayClient
@@ -173,6 +174,34 @@ def test_the_credentials_of_a_gateway_call_buffer_and_engines_and_serve_nobody(b
     for kind in ("buffer", "engine"):
         header = f"Bearer {enrolled.bearer(kind)}".encode()
         assert RUN.access(kind).caller(header) == Caller("worker", enrolled.caller.name)
+
+
+def test_a_runs_own_workers_lease_nothing_where_its_agents_ask_for_their_episodes(buffer, tiny_model):
+    async def limits():
+        found = []
+        for agent in ({"offered": True}, {"callable": "json:dumps"}):
+            config = parse_config(
+                {
+                    "model": {"path": tiny_model},
+                    "env": {"name": "agent", "config": agent},
+                    "eval": {"tasks": 0},
+                }
+            )
+            service = RolloutService(config, tiny_model, [NOWHERE], (), buffer.url, RUN, "w")
+            found.append(service.loop.limit() > 0)
+            await service.close()
+        return found
+
+    assert asyncio.run(limits()) == [False, True]
+
+
+def test_evaluations_of_agents_that_no_worker_can_start_are_refused(tiny_model):
+    recipe = {"model": {"path": tiny_model}, "env": {"name": "agent", "config": {"offered": True}}}
+    with pytest.raises(ConfigError, match=r"eval\.tasks must be 0 with env\.config\.offered=true"):
+        parse_config(recipe | {"eval": {"tasks": 5}})
+    config = parse_config(recipe | {"eval": {"tasks": 0}})
+    with pytest.raises(ConfigError, match="to evaluate, name an agent that a worker can start"):
+        check_evaluation(config)
 
 
 def test_a_run_whose_episodes_no_agent_plays_is_refused(tiny_model):
