@@ -21,7 +21,7 @@ import json
 import os
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -85,7 +85,7 @@ _SERVES: dict[str, tuple[str, ...]] = {
 _CAPABILITIES = frozenset({"weights"})
 """Kinds whose key lets nobody do more than their bearer token does: to read weights. All engines share this key, since
 they fetch from each other."""
-JOINS = ("rollout", "engine", "env")
+JOINS = ("rollout", "engine", "env", "gateway")
 """Roles in which a process may join; a worker may by any join token, the others where it says so."""
 _CACHED = 4096
 
@@ -168,6 +168,10 @@ class Credentials:
             for kind in _SERVES.get(role, ())
         }
         return Credentials(caller, bearers, keys, self.run_digest)
+
+    def only(self, *services: str) -> Credentials:
+        """Return these credentials as good as for calling services of those kinds alone."""
+        return replace(self, bearers={kind: self.bearers[kind] for kind in services}, keys={}, run_token="")
 
     def bearer_for(self, caller: Caller, service: str, member: Caller) -> str:
         """Return the bearer token with which `caller` calls a process that has joined as `member` and serves as
@@ -271,6 +275,19 @@ def role_token(credentials: Credentials, argv: Sequence[str]) -> str:
         return credentials.text
     name = argv[argv.index("--name") + 1] if "--name" in argv else role
     return credentials.issue("worker" if role == "rollout" else role, name if role == "rollout" else "").text
+
+
+def own_token(path: Path) -> Credentials:
+    """Return the credentials of a service whose callers have the token in `path`; a new one is made where there is
+    none. Raises `ConfigError`."""
+    try:
+        text = _read_private(path)
+        if not text:
+            text = secrets.token_hex(32)
+            write_private(path, text)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    return read_credentials(text, str(path))
 
 
 def share_one_token() -> None:

@@ -14,6 +14,7 @@ from asyncrl.credentials import (
     Credentials,
     join_credentials,
     may_join,
+    own_token,
     read_credentials,
     run_credentials,
     stored_credentials,
@@ -113,14 +114,42 @@ def test_callers_are_given_tokens_for_members_of_the_kinds_that_they_call_only()
 
 def test_a_join_token_is_for_the_roles_it_names_and_for_workers_by_default():
     def allowed(credentials):
-        return [role for role in ("rollout", "engine", "env") if may_join(credentials.caller, role)]
+        return [
+            role for role in ("rollout", "engine", "env", "gateway") if may_join(credentials.caller, role)
+        ]
 
     assert allowed(join_credentials(RUN)) == ["rollout"]
     assert allowed(join_credentials(RUN, ["env", "engine"])) == ["engine", "env"]
     assert allowed(RUN.issue("guest")) == ["rollout"]
-    assert allowed(RUN) == ["rollout", "engine", "env"]
-    with pytest.raises(ConfigError, match="--role: must be one of rollout, engine, env, got 'trainer'"):
+    assert allowed(join_credentials(RUN, ["gateway"])) == ["gateway"]
+    assert allowed(RUN) == ["rollout", "engine", "env", "gateway"]
+    with pytest.raises(
+        ConfigError, match="--role: must be one of rollout, engine, env, gateway, got 'trainer'"
+    ):
         join_credentials(RUN, ["trainer"])
+
+
+def test_a_services_own_token_is_made_once_and_readable_by_its_owner_alone(tmp_path):
+    path = tmp_path / "agents"
+    made = own_token(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert own_token(path) == made
+    assert made.access("gateway").caller(f"Bearer {path.read_text().strip()}".encode()) == Caller("run")
+    assert made.access("gateway").caller(f"Bearer {TOKEN}".encode()) is None
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="is open to other users"):
+        own_token(path)
+    with pytest.raises(ConfigError, match="nowhere/agents: "):
+        own_token(tmp_path / "nowhere" / "agents")
+
+
+def test_credentials_are_narrowed_to_some_services():
+    worker = RUN.issue("worker", "w", joins=True)
+    narrow = worker.only("buffer")
+    assert narrow.bearers == {"buffer": worker.bearer("buffer")}
+    assert (narrow.caller, narrow.keys) == (worker.caller, {})
+    with pytest.raises(ConfigError, match="does not serve as rollout"):
+        narrow.access("rollout")
 
 
 def test_a_token_that_others_could_read_is_not_used(tmp_path, monkeypatch):

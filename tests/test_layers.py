@@ -140,7 +140,10 @@ KINDS = {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),
     },
-    "rollout": {"agents": "service"},
+    "rollout": {
+        **dict.fromkeys(("agents", "joined_gateway"), "service"),
+        "joined_gateway_command": "command",
+    },
     "trainer": dict.fromkeys(
         (
             "heartbeat",

@@ -37,6 +37,12 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     # Kills, clusters and machines; the core keeps ten kills at random.
     "tests/test_reliability.py": RUNS,
     "tests/test_joining.py": ("services/joining.py", *LAUNCH),
+    "tests/test_joined_gateway_run.py": (
+        "services/joining.py",
+        "asyncrl/gateway/",
+        "services/gateway/",
+        *RUNS,
+    ),
     "tests/test_killed_machine.py": RUNS,
     "tests/test_engine_machines_run.py": (*ENGINE, *WAYS_OF_WEIGHTS, *LAUNCH),
     "tests/test_scaling_script.py": ("scripts/",),

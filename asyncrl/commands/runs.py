@@ -51,11 +51,11 @@ def add(subparsers: Subparsers) -> None:
     pruned.set_defaults(run=prune)
     token = commands.add_parser(
         "join-token",
-        help="print a token with which engines or environment services may join a run",
+        help="print a token with which engines, environment services or gateways may join a run",
         description=(
             "Print a token with which processes may join a run, in the roles that are named and in no others. With "
             "the one in RUN/join-token rollout workers may. Whoever has a token for engines decides what is sampled "
-            "there, and for environment services what is rewarded."
+            "there, and for environment services or gateways what is rewarded."
         ),
     )
     token.add_argument("folder", type=Path, metavar="RUN", help="folder of the run")

@@ -32,6 +32,7 @@ from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
 from asyncrl.services.gateway import command as gateway
 from asyncrl.services.rollout import command as rollout
+from asyncrl.services.rollout import joined_gateway_command
 from asyncrl.services.trainer import command as trainer
 from asyncrl.types import MAIN_POLICY
 
@@ -48,6 +49,8 @@ ROLES: dict[str, RoleCommand] = {
     "trainer": trainer,
 }
 """Those of the core; `roles` returns all."""
+JOINED = {"gateway": joined_gateway_command.start}
+"""What starts a role where it joins a run and is another process then."""
 LOAD_MODELS = frozenset({"engine", "gateway", "policy", "rollout"})
 """Roles of the core that import transformers, or start what does, and are started by hand, too: a run's launcher has
 looked at the installation for the others."""
@@ -123,6 +126,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "type": Path,
         "metavar": "FILE",
         "help": "file with the token, such as runs/NAME/token, or to join a job runs/NAME/join-token",
+    },
+    "--agent-token-file": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "with --join: file with the token of those who ask for episodes, made where there is none; by default "
+        "the one that all gateways of your user share",
     },
     "--ready-file": {"help": "file to write the address to once serving"},
 }
@@ -242,7 +251,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
     args.policy = args.policy or job.policies
     args.beside = args.beside or [f"{role}={url}" for role, url in job.beside.items()]
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
-    if args.role == "rollout":
+    if args.role in ("rollout", "gateway"):
         return _serve(args, job.config, credentials)
     with scratch_folder("join") as folder:
         args.ready_file = args.ready_file or str(folder / "ready.json")
@@ -272,7 +281,8 @@ def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -
         args.checkpoint = local_model("serve policy", newest_of_run(args.checkpoint))
         check_model("serve policy", args.checkpoint, config, policy=False)
     address = Address(args.host, args.port, credentials, args.ready_file, args.advertise)
-    return roles()[args.role].start(args, config, address)
+    start = roles()[args.role].start
+    return (JOINED.get(args.role, start) if args.join else start)(args, config, address)
 
 
 def _config(args: argparse.Namespace) -> Config:

@@ -14,7 +14,8 @@ from asyncrl.types import Message, Task
 
 
 class AgentTasks(Env):
-    """An agent that plays its own episodes: a harness, a command or a Python callable.
+    """An agent that plays its own episodes: a harness, a command or a Python callable, or one elsewhere that asks for
+    them (`offered`).
 
     `config["tasks"]` names the environment whose tasks it gets, or a folder of task folders, with the settings
     `config["task_config"]`; without it tasks are numbered seeds. That environment's scripted policies also provide
@@ -27,6 +28,7 @@ class AgentTasks(Env):
         command: list[str] | None = None,
         callable: str = "",
         harness: str = "",
+        offered: bool = False,
         sandbox: str = "auto",
         environment: dict[str, str] | None = None,
         cwd: str = "",

@@ -72,9 +72,12 @@ class LocalHost:
         error: str = "",
     ) -> tuple[Sequence[Trajectory], dict[str, Any]]:
         episode = self.episodes.by_id(episode_id)
+        over_http = episode.result is not None
         result = episode.finish(finish_body(reward, components, success, status, failure, error))
         self.episodes.ended(episode)
-        self.episodes.drop(episode)
+        if not over_http:
+            # Whoever ended it over HTTP may ask for the answer again.
+            self.episodes.drop(episode)
         return result
 
 

@@ -224,6 +224,17 @@ class CallableAgent:
         self.overdue -= 1
 
 
+class AgentElsewhere:
+    """An agent that asks a gateway that has joined the run for its episodes. No worker can start it."""
+
+    recording = PLAIN
+
+    async def run(self, task: dict[str, Any], episode: OpenEpisode, timeout_s: float) -> Report:
+        raise InfrastructureError(
+            "env.config.offered: this run's agents ask a joined gateway for their episodes; a worker starts none"
+        )
+
+
 def _too_slow(timeout_s: float) -> Report:
     return Report(problem=f"the agent did not end within {timeout_s:g} s", end="deadline")
 
@@ -234,10 +245,13 @@ def _raised(error: BaseException) -> Report:
 
 def load_agent(config: Mapping[str, Any]) -> Agent:
     """Return the agent of `env.config`: `command` with optional `environment` and `cwd`, or `callable`, which is
-    `pkg.module:function` or `path/to/file.py:function`. Raises `ConfigError`."""
+    `pkg.module:function` or `path/to/file.py:function`, or one elsewhere. Raises `ConfigError`."""
     command, path = config.get("command"), config.get("callable")
-    if (command is None) == (path is None):
-        raise ConfigError("env.config: an agent needs one of harness, command and callable")
+    ways = [command is not None, path is not None, bool(config.get("offered"))]
+    if sum(ways) != 1:
+        raise ConfigError("env.config: an agent needs one of harness, command, callable and offered=true")
+    if config.get("offered"):
+        return AgentElsewhere()
     if command is not None:
         if (
             not isinstance(command, list | tuple)

@@ -280,7 +280,7 @@ def load_any_agent(config: Mapping[str, Any]) -> Agent:
 
 def load_harness(config: Mapping[str, Any]) -> HarnessAgent:
     """Return the agent of `env.config.harness`. Raises `ConfigError`."""
-    for key in ("command", "callable", "cwd"):
+    for key in ("command", "callable", "offered", "cwd"):
         if config.get(key):
             raise ConfigError(
                 f"env.config.{key}: a harness says itself what runs; give one of harness and {key}"

@@ -22,6 +22,8 @@ from asyncrl.services.http.app import caller_of
 MEMBER_S = 30.0
 """A member that does not repeat its call for this long no longer counts."""
 MAX_MEMBERS = 4096
+PLAYERS = {"rollout": "guest", "gateway": "gateway"}
+"""Roles that lease groups, and what those are called that give no name."""
 
 Url = Annotated[str, Field(max_length=512, pattern=r"^https?://")]
 
@@ -59,9 +61,9 @@ class Join(Call):
 
 
 class Enroll(Call):
-    """`name` is the worker's name in the ledger."""
+    """`name` is the worker's name in the ledger, or the gateway's, which leases as one."""
 
-    role: Literal["engine", "env", "rollout"]
+    role: Literal["engine", "env", "rollout", "gateway"]
     name: Annotated[str, Field(max_length=128)] = ""
 
 
@@ -156,11 +158,13 @@ def add_member_routes(app: FastAPI, credentials: Credentials) -> None:
                 f"role: this join token is not for {body.role!r}; whoever has the run makes one that is by "
                 f"`asyncrl runs join-token RUN --role {body.role}`"
             )
-        if body.role != "rollout":
+        if body.role in ("engine", "env"):
             return {"credentials": credentials.issue(body.role, secrets.token_hex(8), joins=True).text}
         # The suffix is chosen here, so that no worker gets the name, and with it the leases, of another.
-        name = f"{body.name or 'guest'}-{secrets.token_hex(3)}"
-        return {"credentials": credentials.issue("worker", name, joins=True).text}
+        name = f"{body.name or PLAYERS[body.role]}-{secrets.token_hex(3)}"
+        issued = credentials.issue("worker", name, joins=True)
+        # A gateway steps no environment and serves nobody of the run.
+        return {"credentials": (issued.only("buffer", "engine") if body.role == "gateway" else issued).text}
 
     @app.post("/v1/join", openapi_extra=documented(Join))
     async def join(request: Request) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Client of the gateway's episode routes, for the process that runs agents; agents use the other routes."""
+"""Client of the gateway's episode routes, for the process that runs agents; agents use the other routes.
+
+A gateway alone opens the episodes it is asked to; one that has joined a run hands out the run's (`next`).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,15 @@ class GatewayClient:
         answer = await self._http.post(PREFIX, spec.model_dump(), self.timeout_s)
         return OpenEpisode(answer["id"], answer["key"], self.url, answer["reward_key"])
 
+    async def next(self, wait_s: float = 30.0) -> tuple[dict[str, Any], OpenEpisode] | None:
+        """Ask a gateway that has joined a run for an episode: its task, as a recipe's command gets it, and where to
+        play it. None where there is none within `wait_s`, 60 s at most."""
+        # An answer that is lost holds an episode until its time is up, so that the call is not repeated.
+        answer = await self._http.post(f"{PREFIX}/next", {"wait_s": wait_s}, wait_s + self.timeout_s, False)
+        if (told := answer["episode"]) is None:
+            return None
+        return told["task"], OpenEpisode(told["id"], told["key"], told["url"], told["reward_key"])
+
     async def open_key(self) -> tuple[str, str]:
         """Make a key whose calls are not recorded, for evaluation; return its id and the key."""
         answer = await self._http.post("/asyncrl/v1/keys", {}, self.timeout_s, repeat=False)
@@ -52,7 +64,7 @@ class GatewayClient:
     async def finish(
         self,
         episode_id: str,
-        reward: float = 0.0,
+        reward: float | None = None,
         components: dict[str, float] | None = None,
         success: bool | None = None,
         status: Status | None = None,
@@ -61,9 +73,12 @@ class GatewayClient:
     ) -> tuple[Sequence[Trajectory], dict[str, Any]]:
         """End an episode; return its trajectories and its state. A repeated call returns the first answer.
 
-        Without a status it is "finished", or "truncated" where a call was refused for one of its limits.
+        reward: adds to those that were sent before. Without a status it is "finished", or "truncated" where a call was
+        refused for one of its limits.
         """
-        body = finish_body(reward, components, success, status, failure, error)
+        body = finish_body(reward or 0.0, components, success, status, failure, error)
+        if reward is None:
+            del body["reward"]
         answer = await self._http.post(f"{PREFIX}/{episode_id}/finish", body, self.timeout_s)
         found = [
             trajectory_from_map(raw, f"trajectories[{n}]") for n, raw in enumerate(answer["trajectories"])

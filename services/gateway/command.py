@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from asyncrl.config import Config
+from asyncrl.errors import ConfigError
 from asyncrl.services.command import CONFIGURED, Address, need
 
 HELP = "an OpenAI- and Anthropic-compatible API that records exact tokens"
-OPTIONS = (*CONFIGURED, "--model", "--engines")
+OPTIONS = (*CONFIGURED, "--join", "--name", "--agent-token-file", "--model", "--engines")
 
 
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
@@ -17,6 +18,10 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.chat.tool_formats import needs_vllm
     from asyncrl.services.gateway.service import serve_gateway
 
+    if args.agent_token_file is not None:
+        raise ConfigError(
+            "--agent-token-file: is for --join; those who call a gateway on its own have the token of --token-file"
+        )
     if not needs_vllm(config.model.tool_format, config.model.reasoning_format):
         import_tokenizers_only()
     model = need(args.model, "--model", "gateway")

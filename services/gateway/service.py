@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -31,22 +30,22 @@ from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
-from asyncrl.data.codec import pack, trajectory_to_map, unpack
-from asyncrl.errors import InputError
 from asyncrl.gateway.api import AgentApi
-from asyncrl.gateway.body import read_body
 from asyncrl.gateway.open_episodes import Episodes, NoEpisode
+from asyncrl.gateway.owner_api import (
+    EPISODES,
+    MAX_BODY_BYTES,
+    add_episode_routes,
+    finish,
+    owner_body,
+    reply,
+)
 from asyncrl.gateway.recorded_episode import parse_spec
 from asyncrl.gateway.sampler import Sampler
-from asyncrl.images import data_uri
 from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.http.app import RequestGuard, create_app, serve
-from asyncrl.types import IMAGES, Trajectory
-
-MAX_BODY_BYTES = 32 * 2**20
-PACKED = "application/msgpack"
 
 
 def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access) -> FastAPI:
@@ -81,52 +80,40 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access)
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
-    _add_episode_routes(app, episodes)
+    _add_owner_routes(app, episodes)
     _add_key_routes(app, episodes)
     return app
 
 
-def _add_episode_routes(app: FastAPI, episodes: Episodes) -> None:
-    @app.post("/asyncrl/v1/episodes")
+def _add_owner_routes(app: FastAPI, episodes: Episodes) -> None:
+    add_episode_routes(app, episodes)
+
+    @app.post(EPISODES)
     async def open_episode(request: Request) -> Response:
-        episode = episodes.open(parse_spec(await _body(request)))
-        return _reply(request, {"id": episode.id, "key": episode.key, "reward_key": episode.reward_key})
+        episode = episodes.open(parse_spec(await owner_body(request)))
+        return reply(request, {"id": episode.id, "key": episode.key, "reward_key": episode.reward_key})
 
-    @app.get("/asyncrl/v1/episodes/{episode_id}")
-    async def show(request: Request, episode_id: str) -> Response:
-        return _reply(request, episodes.by_id(episode_id).describe())
+    @app.post(f"{EPISODES}/{{episode_id}}/finish")
+    async def end(request: Request, episode_id: str) -> Response:
+        body = await owner_body(request)
+        return finish(request, episodes, episodes.by_id(episode_id), body)
 
-    @app.post("/asyncrl/v1/episodes/{episode_id}/reward")
-    async def reward(request: Request, episode_id: str) -> Response:
-        episode = episodes.by_id(episode_id)
-        episode.add_reward(await _body(request))
-        return _reply(request, {"reward": episode.describe()["reward"]})
-
-    @app.post("/asyncrl/v1/episodes/{episode_id}/finish")
-    async def finish(request: Request, episode_id: str) -> Response:
-        body = await _body(request)
-        episode = episodes.by_id(episode_id)
-        trajectories, summary = episode.finish(body)
-        episodes.ended(episode)
-        form = trajectory_to_map if _packed(request) else trajectory_to_json
-        return _reply(request, {"trajectories": [form(t) for t in trajectories], "summary": summary})
-
-    @app.delete("/asyncrl/v1/episodes/{episode_id}")
+    @app.delete(f"{EPISODES}/{{episode_id}}")
     async def forget(request: Request, episode_id: str) -> Response:
         episodes.drop(episodes.by_id(episode_id))
-        return _reply(request, {})
+        return reply(request, {})
 
 
 def _add_key_routes(app: FastAPI, episodes: Episodes) -> None:
     @app.post("/asyncrl/v1/keys")
     async def open_key(request: Request) -> Response:
         opened = episodes.open_key()
-        return _reply(request, {"id": opened.id, "key": opened.key})
+        return reply(request, {"id": opened.id, "key": opened.key})
 
     @app.delete("/asyncrl/v1/keys/{key_id}")
     async def drop_key(request: Request, key_id: str) -> Response:
         episodes.drop_key(key_id)
-        return _reply(request, {})
+        return reply(request, {})
 
 
 class _Metrics:
@@ -142,34 +129,6 @@ class _Metrics:
         for name in (*names, *checks):
             value = self.episodes.counters[name]
             yield CounterMetricFamily(f"asyncrl_gateway_{name}", f"{name} of ended episodes", value=value)
-
-
-def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """The codec's map with lists instead of raw arrays, and data URIs instead of raw images."""
-    plain = trajectory_to_map(trajectory)
-    for name in ("token_ids", "loss_mask", "behavior_logprobs", "versions"):
-        plain[name] = getattr(trajectory, name).tolist()
-    if IMAGES in trajectory.extras:
-        plain["image_files"] = {image.key: data_uri(image.data) for image in trajectory.extras[IMAGES]}
-    return plain
-
-
-def _packed(request: Request) -> bool:
-    return request.headers.get("content-type", "").startswith(PACKED)
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    raw = await request.body()
-    if not _packed(request):
-        return read_body(raw) if raw else {}
-    body = unpack(raw)
-    if not isinstance(body, dict):
-        raise InputError(f"body: must be a map, got {type(body).__name__}")
-    return body
-
-
-def _reply(request: Request, body: dict[str, Any]) -> Response:
-    return Response(pack(body), media_type=PACKED) if _packed(request) else JSONResponse(body)
 
 
 def serve_gateway(

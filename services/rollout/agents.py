@@ -19,9 +19,10 @@ from asyncrl.config import Config
 from asyncrl.endpoint import in_url
 from asyncrl.env.config_check import check_settings
 from asyncrl.gateway.agent_player import MAX_RUNNING, AgentPlayer, AgentSettings, EpisodeHost, LocalHost
-from asyncrl.gateway.agents import gateway_hosts
+from asyncrl.gateway.agents import Agent, gateway_hosts
 from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.export import MAX_TRAJECTORIES
+from asyncrl.gateway.offers import OfferingPlayer, Offers
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.sampler import Sampler
 from asyncrl.gateway.sampling import Engines
@@ -29,6 +30,7 @@ from asyncrl.generation import Generated, GenerateRequest, Generator
 from asyncrl.harness.agent import load_any_agent
 from asyncrl.http_checks import Hosts
 from asyncrl.rollout.episode import EpisodeEnd
+from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.services.http.app import RequestGuard
@@ -50,11 +52,17 @@ class Agents:
         turns: TurnFormat,
         token: str = "",
         ends: Sequence[EpisodeEnd] = (),
+        offers: Offers | None = None,
     ) -> None:
-        check_settings(AGENT, config.env.config)
+        """offers: episodes are offered there, instead of the recipe's agent playing them; what that names need not be
+        on this machine."""
         self.config = config
         self.ends = ends
-        self.agent = load_any_agent(config.env.config)
+        self.offers = offers
+        self.agent: Agent | None = None
+        if offers is None:
+            check_settings(AGENT, config.env.config)
+            self.agent = load_any_agent(config.env.config)
         model = config.model
         reread = partial(load_format, model.tool_format, model.reasoning_format)
         self.episodes = Episodes(
@@ -63,10 +71,10 @@ class Agents:
         self.server: _Server | None = None
         self.running: list[asyncio.Task[None]] = []
         self.local = LocalHost(self.episodes, "")
-        url = config.env.config.get("gateway")
+        url = config.env.config.get("gateway") if offers is None else None
         self.host: EpisodeHost = GatewayClient(url, token) if url else self.local
 
-    def player(self, temperature: float, seed: int | None) -> AgentPlayer:
+    def player(self, temperature: float, seed: int | None) -> EpisodePlayer:
         """Return a player with the recipe's limits; `rollout.max_turns` bounds an episode's calls."""
         rollout = self.config.rollout
         settings = AgentSettings(
@@ -79,6 +87,9 @@ class Agents:
             int(self.config.env.config.get("max_trajectories") or MAX_TRAJECTORIES),
             self.config.env.config.get("response_format", "ignore"),
         )
+        if self.offers is not None:
+            return OfferingPlayer(self.host, self.offers, settings, self.ends)
+        assert self.agent is not None
         return AgentPlayer(self.host, self.agent, settings, self.ends)
 
     async def start(self) -> None:

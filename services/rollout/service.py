@@ -29,6 +29,8 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
+from asyncrl.gateway.agents import AgentElsewhere
+from asyncrl.gateway.offers import Offers
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
@@ -97,8 +99,11 @@ class RolloutService:
         name: str,
         policies: Mapping[str, PolicyAddresses] | None = None,
         beside: Mapping[str, str] | None = None,
+        offers: Offers | None = None,
     ) -> None:
+        """offers: agents elsewhere play the episodes, which are leased as they ask for them."""
         self.config = config
+        self.offers = offers
         # A worker's credentials are good for one name only.
         self.name = name = credentials.caller.name or name
         self._credentials = credentials
@@ -142,7 +147,7 @@ class RolloutService:
         if config.env.name == AGENT:
             routed = RoutedEngines(self.router, self.engines)
             gateway = credentials.bearer("gateway")
-            self.agents = Agents(config, routed, self.renderer, self.format, gateway, self.ends)
+            self.agents = Agents(config, routed, self.renderer, self.format, gateway, self.ends, offers)
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None
@@ -171,8 +176,18 @@ class RolloutService:
         )
 
     def _groups_limit(self) -> Callable[[], int]:
-        """Return what says how many groups may run now: what the engines have room for."""
-        return Concurrency(self.router.loads, self.config.groups_in_flight).limit
+        """Return what says how many groups may run now: what the engines have room for, and somebody asks for."""
+        room = Concurrency(self.router.loads, self.config.groups_in_flight).limit
+        if self.agents is not None and isinstance(self.agents.agent, AgentElsewhere):
+            return lambda: 0
+        if (offers := self.offers) is None:
+            return room
+
+        def limit() -> int:
+            running = [] if self.loop is None else [lease.task.id for lease in self.loop.running.values()]
+            return min(room(), len(running) + offers.wanted(running))
+
+        return limit
 
     def _policies(self, addresses: Mapping[str, PolicyAddresses]) -> dict[str, _PolicyClients]:
         """Return the further policies. Raises `ConfigError` unless the recipe's are all there."""

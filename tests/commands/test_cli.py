@@ -93,6 +93,10 @@ def test_config_shows_where_the_processes_of_a_recipe_go(capsys, monkeypatch):
             ["serve", "gateway", "--model", "/nope", "--engines", "http://127.0.0.1:1"],
             "no tokenizer can be loaded from '/nope'; give a Hugging Face model folder or a hub name",
         ),
+        (
+            ["serve", "gateway", "--agent-token-file", "t"],
+            "--agent-token-file: is for --join; those who call a gateway on its own have the token of --token-file",
+        ),
         (["serve", "env", "--token-file", "nowhere"], "--token-file nowhere: cannot be read"),
         (["serve", "env", "--join", "http://127.0.0.1:9"], "give the run's join token"),
         (["serve", "env", "--port", "70000"], "cannot listen on 127.0.0.1:70000"),
@@ -177,7 +181,7 @@ def test_a_role_shows_its_own_options_only(capsys, role):
     [
         (["env", "--model", "m"], "--model"),
         (["engine", "--buffer", "u"], "--buffer"),
-        (["gateway", "--join", "u"], "--join"),
+        (["policy", "m", "--join", "u"], "--join"),
     ],
 )
 def test_an_option_of_another_role_is_refused(capsys, argv, option):

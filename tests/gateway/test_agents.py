@@ -57,6 +57,14 @@ print("the end")
     assert run_command(code) == Report(0.5, True, {"form": 1.0})
 
 
+def test_an_agent_elsewhere_is_started_by_nobody():
+    agent = load_any_agent({"offered": True})
+    with pytest.raises(
+        InfrastructureError, match="ask a joined gateway for their episodes; a worker starts none"
+    ):
+        asyncio.run(agent.run({}, EPISODE, 1.0))
+
+
 def test_a_command_does_not_see_the_workers_secrets(monkeypatch):
     monkeypatch.setenv("ASYNCRL_TOKEN", "secret")
     code = "import os; print('{\"reward\": %d}' % ('ASYNCRL_TOKEN' in os.environ))"
@@ -262,7 +270,11 @@ def test_a_wrong_report_is_a_problem_by_field(raw, problem):
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({}, "needs one of harness, command and callable"),
+        ({}, "needs one of harness, command, callable and offered=true"),
+        (
+            {"offered": True, "callable": "json:dumps"},
+            "needs one of harness, command, callable and offered=true",
+        ),
         ({"command": "python agent.py"}, "must be a list of texts"),
         ({"callable": "no_such_module:fn"}, "cannot be imported"),
         ({"callable": "json:nothing"}, "cannot be imported"),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from asyncrl.services.gateway.service import MAX_BODY_BYTES
+from asyncrl.gateway.owner_api import MAX_BODY_BYTES
 from tests.app_thread import AppThread
 from tests.credentials import JSON
 from tests.services import fuzzing

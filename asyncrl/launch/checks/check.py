@@ -247,6 +247,11 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     env = config.env
     check_settings(env.name, env.config)
     check_place(env.name, env.services, env.config)
+    if env.name in ELSEWHERE and env.config.get("offered"):
+        raise ConfigError(
+            "env.config.offered: these agents ask a joined gateway for training's episodes; to evaluate, name an agent "
+            "that a worker can start, or play with a key without an episode (docs/gateway.md)"
+        )
     if has_rows(config):
         check_rewards(config)
     task = _first_task(config, split)

@@ -12,9 +12,9 @@ from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
 from asyncrl.errors import InputError
+from asyncrl.gateway.owner_api import trajectory_to_json
 from asyncrl.generation import GenerateRequest
 from asyncrl.images import image_key, read_data_uri
-from asyncrl.services.gateway.service import trajectory_to_json
 from asyncrl.train.models.checkpoint_form import checkpoint_form
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.step.step_batch import StepBatch, pad_rows

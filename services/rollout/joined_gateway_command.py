@@ -1,0 +1,42 @@
+"""`asyncrl serve gateway --join`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from asyncrl.config import Config
+from asyncrl.credentials import own_token, user_folder
+from asyncrl.errors import ConfigError
+from asyncrl.services.command import Address, need
+
+TOKEN_FILE = "gateway-token"
+"""In the user's folder, without `--agent-token-file`."""
+
+
+def start(args: argparse.Namespace, config: Config, address: Address) -> int:
+    """Take the place of the role's own `start` where it joins."""
+    from asyncrl.chat.renderer import import_tokenizers_only
+    from asyncrl.chat.tool_formats import needs_vllm
+    from asyncrl.services.rollout.agents import AGENT
+    from asyncrl.services.rollout.joined_gateway import serve_joined_gateway
+
+    if config.env.name != AGENT:
+        raise ConfigError(
+            f"serve gateway --join: this run's episodes are played by the environment {config.env.name!r}; agents "
+            f"play those of a run with env.name={AGENT!r} (docs/gateway.md)"
+        )
+    path = args.agent_token_file or user_folder() / TOKEN_FILE
+    callers = own_token(path)
+    print(f"asyncrl: those who ask for episodes need the token in {path}", file=sys.stderr)
+    if not needs_vllm(config.model.tool_format, config.model.reasoning_format):
+        import_tokenizers_only()
+    serve_joined_gateway(
+        config,
+        need(args.model, "--model", "gateway"),
+        need(args.engines, "--engines", "gateway"),
+        args.buffer,
+        callers,
+        **address._asdict(),
+    )
+    return 0
