@@ -100,8 +100,8 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
 
 
 def number_of_ranks(given: str, of_recipe: int) -> int:
-    """Return how many ranks train: those of `--ranks`, or `train.ranks`. Raises `ConfigError` for more than there are GPUs,
-    where there are any."""
+    """Return how many ranks train: `--ranks`, else `train.ranks`. Raises `ConfigError`, also for more ranks than there
+    are GPUs, if there are any."""
     option, ranks = ("--ranks", whole("--ranks", given, MOST_RANKS)) if given else ("train.ranks", of_recipe)
     gpus = len(found_gpus())
     if gpus and ranks > gpus:

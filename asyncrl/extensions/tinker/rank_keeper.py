@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asyncrl.extensions.tinker.policies import BaseModel
 from asyncrl.extensions.tinker.rank_process import RankOptions, load_base, loaded_file
-from asyncrl.extensions.tinker.ranks import LostRankError, Ranks
+from asyncrl.extensions.tinker.ranks import AGAIN, LostRankError, Ranks
 from asyncrl.gpus import found_gpus
 from asyncrl.process_hooks import set_threads
 from asyncrl.process_start import Process, python_module, start_process
@@ -86,7 +86,7 @@ class RankKeeper:
         """Return never. Raises `LostRankError` when a rank ends."""
         while not (what := self.ended()):
             await asyncio.sleep(POLL_S)
-        raise LostRankError(f"{what}; a server that is started again goes on where this one was")
+        raise LostRankError(f"{what}; {AGAIN}")
 
 
 @contextmanager

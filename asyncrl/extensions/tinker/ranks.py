@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -40,6 +41,9 @@ log = logging.getLogger("asyncrl.tinker")
 STORE = "store"
 IDLE = timedelta(days=365)
 """Until the next request. A rank 0 that ends closes its connections, which ends this wait."""
+
+
+AGAIN = "a server that is started again goes on where this one was"
 
 
 class LostRankError(AsyncRLError):
@@ -210,23 +214,23 @@ class Ranks:
             dist.send(tensor, rank)
 
     def _receive(self, tensor: Tensor, rank: int, limit: timedelta | None = None) -> None:
-        with self._reaching(f"rank {rank}"):
+        limit = limit or timedelta(seconds=self.timeout_s)
+        with self._reaching(f"rank {rank}", limit.total_seconds()):
             work = dist.irecv(tensor, rank)
             assert work is not None
-            _ = work.wait() if limit is None else work.wait(limit)
+            work.wait(limit)
 
     @contextmanager
-    def _reaching(self, other: str) -> Iterator[None]:
+    def _reaching(self, other: str, limit_s: float = 0.0) -> Iterator[None]:
+        """limit_s: how long it may take, if not `timeout_s`."""
+        begun, limit_s = time.monotonic(), limit_s or self.timeout_s
         try:
             yield
         except RuntimeError as error:
-            what = (
-                self._ended()
-                or f"{other} hangs: no answer within {self.timeout_s:g} s (train.stall_timeout_s)"
-            )
-            raise LostRankError(
-                f"{what}; a server that is started again goes on where this one was"
-            ) from error
+            hangs = time.monotonic() - begun >= limit_s
+            said = f"hangs: no answer within {limit_s:g} s (train.stall_timeout_s)"
+            what = self._ended() or f"{other} {said if hangs else 'has closed its connections'}"
+            raise LostRankError(f"{what}; {AGAIN}") from error
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
