@@ -44,7 +44,7 @@ class RankKeeper:
         """Start them; end them at the end."""
         try:
             for rank in range(1, self.options.size):
-                given = json.dumps(asdict(replace(self.options, rank=rank)))
+                given = json.dumps(asdict(replace(self.options, rank=rank, server=os.getpid())))
                 command = [*python_module("asyncrl.extensions.tinker.rank_process"), given]
                 self.processes[rank] = start_process(command, os.environ)
             yield

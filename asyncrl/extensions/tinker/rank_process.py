@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections import OrderedDict
@@ -18,7 +19,7 @@ import torch
 
 from asyncrl.errors import InputError
 from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel, TrainedAdapter
-from asyncrl.extensions.tinker.ranks import FailedRankError, LostRankError, Ranks
+from asyncrl.extensions.tinker.ranks import FailedRankError, HungRankError, LostRankError, Ranks
 from asyncrl.extensions.tinker.wire import read_request
 from asyncrl.process_hooks import set_threads
 
@@ -36,7 +37,7 @@ class RankOptions:
     size: int
     """How many ranks there are."""
     timeout_s: float
-    """How long one waits for another."""
+    """How long rank 0 waits for another."""
     threads: int
     """Of torch on the CPU; 0 leaves torch's choice."""
     most_active: int
@@ -44,6 +45,8 @@ class RankOptions:
     folder: str = ""
     """Where the ranks find each other."""
     rank: int = 0
+    server: int = 0
+    """The process of rank 0."""
 
 
 def load_base(options: RankOptions) -> BaseModel:
@@ -108,6 +111,9 @@ def main() -> int:
         follow(base, ranks, options.most_active)
     except LostRankError as error:
         print(f"asyncrl: tinker: rank {options.rank}: {error}", file=sys.stderr, flush=True)
+        if isinstance(error, HungRankError) and os.getppid() == options.server:
+            # Nobody else ends it, and with it everything that it has started.
+            os.kill(options.server, signal.SIGKILL)
     return 1
 
 

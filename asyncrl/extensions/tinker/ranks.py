@@ -39,7 +39,7 @@ from asyncrl.extensions.tinker.wire import ForwardBackward
 
 log = logging.getLogger("asyncrl.tinker")
 STORE = "store"
-IDLE = timedelta(days=365)
+IDLE = timedelta(days=3650)
 """Until the next request. A rank 0 that ends closes its connections, which ends this wait."""
 
 
@@ -48,6 +48,10 @@ AGAIN = "a server that is started again goes on where this one was"
 
 class LostRankError(AsyncRLError):
     """A rank has ended or hangs, so that nothing can be computed; the server ends."""
+
+
+class HungRankError(LostRankError):
+    """A rank gives no answer, and its connections are open."""
 
 
 class FailedRankError(AsyncRLError):
@@ -69,18 +73,20 @@ def shares(lengths: Sequence[int], size: int) -> list[list[int]]:
 class Ranks:
     """This process among the ranks. Joining waits for all others.
 
-    folder: where they find each other, for this user alone. timeout_s: how long one waits for another. ended: says of
-    rank 0's processes which one has ended, "" if none has. Raises `LostRankError`.
+    folder: where they find each other, for this user alone. timeout_s: how long rank 0 waits for another. ended: on
+    rank 0, says which of the others' processes has ended, "" if none has. Raises `LostRankError`.
     """
 
     def __init__(
         self, folder: Path, rank: int, size: int, timeout_s: float, ended: Callable[[], str] = lambda: ""
     ) -> None:
-        self.rank, self.size, self.timeout_s, self._ended = rank, size, timeout_s, ended
+        self.rank, self.size, self._ended = rank, size, ended
+        # Rank 0 may be waiting for one of the others while the rest of them wait for it.
+        self.timeout_s, self._limit = (2 * timeout_s, "twice ") if rank else (timeout_s, "")
         # They are on one machine, and gloo asks nobody for a token.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to("127.0.0.1"))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        store, limit = dist.FileStore(str(folder / STORE), size), timedelta(seconds=timeout_s)
+        store, limit = dist.FileStore(str(folder / STORE), size), timedelta(seconds=self.timeout_s)
         with self._reaching("another rank"):
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
 
@@ -228,9 +234,10 @@ class Ranks:
             yield
         except RuntimeError as error:
             hangs = time.monotonic() - begun >= limit_s
-            said = f"hangs: no answer within {limit_s:g} s (train.stall_timeout_s)"
-            what = self._ended() or f"{other} {said if hangs else 'has closed its connections'}"
-            raise LostRankError(f"{what}; {AGAIN}") from error
+            if (what := self._ended()) or not hangs:
+                raise LostRankError(f"{what or f'{other} has closed its connections'}; {AGAIN}") from error
+            said = f"hangs: no answer within {limit_s:g} s ({self._limit}train.stall_timeout_s)"
+            raise HungRankError(f"{other} {said}; {AGAIN}") from error
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -95,9 +95,11 @@ def test_two_and_three_ranks_answer_and_train_as_one_does(tiny_model, tmp_path, 
 
 
 HANGS = f"hangs: no answer within {HANGS_S} s (train.stall_timeout_s)"
+HANGS_TOO = f"rank 0 hangs: no answer within {2 * HANGS_S} s (twice train.stall_timeout_s)"
 ENDED = "rank 1 has ended with exit code -9"
 ENDS = (
     (("SIGSTOP", 1, "compute", "before", 2), 1, HANGS),  # While it computes rows.
+    (("SIGSTOP", 0, "compute", "before", 1), -9, HANGS_TOO),
     (("SIGKILL", 1, "compute", "after", 1), 1, ENDED),
     (("SIGKILL", 0, "step", "before", 1), -9, ""),  # Between a gradient and its step.
     (("SIGKILL", 1, "step", "before", 1), 1, ENDED),
@@ -113,7 +115,7 @@ def test_ranks_that_die_and_hang_leave_weights_and_answers_as_they_would_have_be
     tiny_model, tmp_path, undisturbed
 ):
     for signal, code, says in ENDS:
-        done = run(tiny_model, tmp_path, 2, HANGS_S if says == HANGS else PATIENT_S, *signal)
+        done = run(tiny_model, tmp_path, 2, HANGS_S if says in (HANGS, HANGS_TOO) else PATIENT_S, *signal)
         assert done.returncode == code and says in done.stderr, (signal, done.stderr)
     found = answers(run(tiny_model, tmp_path, 2, PATIENT_S))
     assert found == undisturbed[1]
