@@ -41,8 +41,6 @@ log = logging.getLogger("asyncrl.tinker")
 STORE = "store"
 IDLE = timedelta(days=3650)
 """Until the next request. A rank 0 that ends closes its connections, which ends this wait."""
-
-
 AGAIN = "a server that is started again goes on where this one was"
 
 
@@ -98,9 +96,11 @@ class Ranks:
         Elsewhere than on rank 0 answers are of this rank's rows alone. Raises `LostRankError`, `FailedRankError` and
         what computing rows raises; after the first, nothing can be computed any more.
         """
+        # Before the others are asked: a lack of memory is this request's failure.
+        weights = _flat([one.detach() for one in policy.parameters.values()])
         if self.rank == 0:
             self._ask(policy, request)
-        self._send_adapter(policy)
+        self._send_adapter(policy, weights)
         divided = shares([len(row.tokens) for row in rows], self.size)
         mine = divided[self.rank]
         answers: list[np.ndarray] = []
@@ -114,7 +114,7 @@ class Ranks:
                     n for n, one in enumerate(policy.parameters.values()) if one.grad is None
                 ]
                 gradient = _gradient(policy)
-                # Here, where a lack of memory is this request's failure.
+                # Here, for the same reason.
                 other = torch.empty_like(gradient) if self.rank == 0 else gradient
         except FAULTS:
             raise
@@ -143,9 +143,8 @@ class Ranks:
             self._tell(rank, {"settings": asdict(policy.settings), "size": len(body)})
             self._send(body, rank)
 
-    def _send_adapter(self, policy: TrainedAdapter) -> None:
-        """Give the others the adapter of rank 0."""
-        weights = _flat([one.detach() for one in policy.parameters.values()])
+    def _send_adapter(self, policy: TrainedAdapter, weights: Tensor) -> None:
+        """Give the others the adapter of rank 0. weights: all parameters in one piece."""
         with self._reaching("another rank"):
             dist.broadcast(weights, 0)
         if self.rank:
