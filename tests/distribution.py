@@ -97,6 +97,8 @@ SECONDS = {
     "tests/extensions/env_adapters/test_tau2.py": 25,
     "tests/extensions/tinker/test_sdk_kills.py": 600,
     "tests/extensions/tinker/test_sdk.py": 300,
+    "tests/extensions/tinker/test_ranks.py": 200,
+    "tests/extensions/tinker/test_sdk_ranks.py": 150,
     "tests/extensions/tinker/test_cookbook.py": 120,
     "tests/docs/docs/tinker.md": 60,
     "tests/launch/test_suite_evaluation.py": 20,

@@ -79,6 +79,8 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     # Programs of others against a server with its trainer and its engine; the core keeps what they stand on.
     "tests/extensions/tinker/test_sdk.py": ("asyncrl/extensions/tinker/", *ENGINE),
     "tests/extensions/tinker/test_sdk_kills.py": ("asyncrl/extensions/tinker/", *ENGINE),
+    "tests/extensions/tinker/test_sdk_ranks.py": ("asyncrl/extensions/tinker/", *ENGINE),
+    "tests/extensions/tinker/test_ranks.py": ("asyncrl/extensions/tinker/",),
     "tests/extensions/tinker/test_cookbook.py": ("asyncrl/extensions/tinker/", *ENGINE),
     # Environments that need a program of the system, and libraries of others behind adapters.
     "tests/extensions/env_adapters/": ("asyncrl/env/", "asyncrl/extensions/env_adapters/"),

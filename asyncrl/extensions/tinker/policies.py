@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,6 +78,7 @@ class BaseModel:
         self.context: int = getattr(config, "max_position_embeddings", 0) or 2**31
         self.architecture: str = model.config.model_type
         self._names = (f"p{number}" for number in itertools.count())
+        self.compute: Compute = TrainedAdapter.compute
 
     def layers(self, settings: AdapterSettings) -> list[str]:
         """Return the names of the linear layers that an adapter is added to. Raises `InputError` for none."""
@@ -176,16 +177,21 @@ class TrainedAdapter:
             read_row(index, datum, loss, self.base.vocab_size, self.base.context)
             for index, datum in enumerate(request.data)
         ]
-        answers: list[np.ndarray] = [np.zeros(0, np.float32)] * len(rows)
-        summed = 0.0
         with (
             self.base.active(self.name),
             self._all_or_nothing(),
             torch.set_grad_enabled(not request.forward_only),
         ):
-            for batch in batches(rows, self.base.most_tokens):
-                summed += self._batch(rows, batch, loss, request.settings, answers)
+            answers, summed = self.base.compute(self, rows, request)
         return answers, {"loss:sum": summed}
+
+    def compute(self, rows: Sequence[Row], request: ForwardBackward) -> tuple[list[np.ndarray], float]:
+        """See `Compute`: here, in this process."""
+        loss, summed = loss_of(request.loss, request.settings), 0.0
+        answers: list[np.ndarray] = [np.zeros(0, np.float32)] * len(rows)
+        for batch in batches(rows, self.base.most_tokens):
+            summed += self._batch(rows, batch, loss, request.settings, answers)
+        return answers, summed
 
     def _batch(
         self,
@@ -290,3 +296,8 @@ def _several_adapters() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Already found a `peft_config` attribute")
         warnings.filterwarnings("ignore", message="Adapter .* was active which is now deleted")
         yield
+
+
+Compute = Callable[[TrainedAdapter, Sequence[Row], ForwardBackward], tuple[list[np.ndarray], float]]
+"""Returns the log-probabilities of each row as they are answered, and the loss; gives an adapter that has no gradient,
+and is the active one, that of a request's rows. Raises `InputError`."""

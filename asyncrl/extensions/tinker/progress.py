@@ -19,6 +19,7 @@ WRITTEN_S = 10.0
 """How often the monitor is told: it takes what has not written for 20 s for stopped."""
 MOST_BYTES = 2**24
 """Of metrics.jsonl, before its older half is dropped."""
+CONFIG = "config.json"
 _GAUGES = {
     "sessions": "sessions that the server knows",
     "policies": "policies that are trained",
@@ -56,16 +57,28 @@ class _Metrics:
             yield family
 
 
+def ranks_before(folder: Path) -> int | None:
+    """Return by how many ranks the last server of a state folder trained; None for a new folder."""
+    try:
+        found = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError):
+        return None
+    # Those of earlier servers do not say it.
+    ranks: int = found["train"].get("ranks", 1)
+    return ranks
+
+
 class Progress:
     """Writes the files of a run folder that the monitor reads: config.json once, a line of metrics.jsonl a change.
 
-    A run's steps are the optimizer steps of all policies together.
+    A run's steps are the optimizer steps of all policies together. ranks: by which they are trained.
     """
 
-    def __init__(self, server: Server, folder: Path, model: str) -> None:
+    def __init__(self, server: Server, folder: Path, model: str, ranks: int = 1) -> None:
         self.server, self.file = server, folder / "metrics.jsonl"
-        about = {"env": {"name": "tinker"}, "model": {"path": model}, "train": {"num_steps": 0}}
-        (folder / "config.json").write_text(json.dumps(about))
+        train = {"num_steps": 0, "ranks": ranks}
+        about = {"env": {"name": "tinker"}, "model": {"path": model}, "train": train}
+        (folder / CONFIG).write_text(json.dumps(about))
         self._last: dict[str, Any] = {}
 
     def write(self) -> None:

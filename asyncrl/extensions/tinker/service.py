@@ -24,6 +24,7 @@ from asyncrl.extensions.tinker.engine import EngineKeeper
 from asyncrl.extensions.tinker.links import Links
 from asyncrl.extensions.tinker.listing_routes import add_listing_routes
 from asyncrl.extensions.tinker.progress import WRITTEN_S, Progress
+from asyncrl.extensions.tinker.rank_keeper import RankKeeper
 from asyncrl.extensions.tinker.server import FinishedError, QuotaError, Server, TooManyError, read
 from asyncrl.extensions.tinker.tables import (
     FORWARD_BACKWARD,
@@ -62,9 +63,15 @@ class KeyHeader:
 
 
 def create_tinker_app(
-    server: Server, access: ClientAccess, links: Links, progress: Progress, keeper: EngineKeeper | None
+    server: Server,
+    access: ClientAccess,
+    links: Links,
+    progress: Progress,
+    keeper: EngineKeeper | None,
+    ranks: RankKeeper | None = None,
 ) -> FastAPI:
-    """Return the app. links: to files. progress: for the monitor. keeper: of the engine; None where there is one."""
+    """Return the app. links: to files. progress: for the monitor. keeper: of the engine; None where there is one.
+    ranks: the processes that training needs, where it is several."""
 
     def client_of(request: Request) -> Client:
         return access.client(caller_of(request))
@@ -89,6 +96,8 @@ def create_tinker_app(
     background: dict[str, Any] = {"training": server.training.run, "expiry": expire, "progress": tell}
     if keeper is not None:
         background["engine"] = keeper.run
+    if ranks is not None:
+        background["ranks"] = ranks.watch
     app = create_app(
         "asyncrl tinker",
         access,

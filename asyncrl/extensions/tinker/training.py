@@ -34,6 +34,7 @@ from asyncrl.extensions.tinker.messages import (
 )
 from asyncrl.extensions.tinker.policies import AdapterSettings, BaseModel, TrainedAdapter
 from asyncrl.extensions.tinker.queue import Queue
+from asyncrl.extensions.tinker.ranks import LostRankError
 from asyncrl.extensions.tinker.saving import save_external, save_for_sampler, save_weights
 from asyncrl.extensions.tinker.tables import (
     CREATE,
@@ -120,7 +121,7 @@ class Training:
         except torch.OutOfMemoryError as error:
             self._forget(request.owner)
             self._fail(request, f"not enough memory for this request: {str(error).splitlines()[0]}", "server")
-        except FAULTS:
+        except (*FAULTS, LostRankError):
             # Of this machine, not of the request: it is carried out when the server is started again.
             raise
         except Exception as error:

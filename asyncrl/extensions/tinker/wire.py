@@ -143,6 +143,8 @@ class ForwardBackward:
     loss: str
     settings: Mapping[str, float | str]
     forward_only: bool
+    body: bytes
+    """What it was read from."""
 
 
 def request_head(body: bytes) -> tuple[str, int]:
@@ -194,7 +196,7 @@ def read_request(body: bytes) -> ForwardBackward:
         settings[entry.key] = entry.value.text if text else entry.value.number
     data = [_read_datum(index, datum) for index, datum in enumerate(message.data)]
     return ForwardBackward(
-        message.model_id, message.seq_id, data, message.loss_fn, settings, message.forward_only
+        message.model_id, message.seq_id, data, message.loss_fn, settings, message.forward_only, body
     )
 
 

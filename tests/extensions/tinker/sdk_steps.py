@@ -1,6 +1,7 @@
 """Trains for a few steps, saying on its output how far it is; a server that is killed meanwhile is waited for.
 
-python sdk_steps.py SEED
+python sdk_steps.py SEED [ROWS]
+ROWS: of each request; 1 by default.
 """
 
 import sys
@@ -21,12 +22,16 @@ def row(ids):
     )
 
 
+def rows(first):
+    return [row(texts[(first + number) % 3]) for number in range(int((sys.argv[2:] or ["1"])[0]))]
+
+
 for step in range(5):
-    first = training.forward_backward([row(texts[step % 3])], "cross_entropy")
+    first = training.forward_backward(rows(step), "cross_entropy")
     print(f"sent {step}", flush=True)
     first.result()
     print(f"gradient {step}", flush=True)
-    second = training.forward_backward([row(texts[(step + 1) % 3])], "cross_entropy")
+    second = training.forward_backward(rows(step + 1), "cross_entropy")
     taken = training.optim_step(types.AdamParams(learning_rate=0.01))
     print(f"both {step}", flush=True)
     second.result()

@@ -7,7 +7,7 @@ import pytest
 from asyncrl.extensions.tinker import progress as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
 from asyncrl.extensions.tinker.ledger import Ledger
-from asyncrl.extensions.tinker.progress import Progress, exposition
+from asyncrl.extensions.tinker.progress import Progress, exposition, ranks_before
 from asyncrl.extensions.tinker.sampling import Sampling
 from asyncrl.extensions.tinker.server import Server
 from asyncrl.extensions.tinker.tables import OPTIM_STEP, PolicyRecord, Request
@@ -97,3 +97,14 @@ def test_a_line_is_written_for_each_change_and_the_file_stays_small(server, tmp_
     monkeypatch.setattr(module, "MOST_BYTES", 10)
     progress.write()
     assert steps() == [5, 6]
+
+
+def test_a_folder_says_by_how_many_ranks_it_was_served_last(server, tmp_path):
+    folder = tmp_path / "tinker"
+    assert ranks_before(folder) is None
+    for ranks in (2, 3):
+        Progress(server, folder, "tiny", ranks)
+        assert ranks_before(folder) == ranks
+    # As servers wrote it that had one rank alone.
+    (folder / "config.json").write_text('{"train": {"num_steps": 0}}')
+    assert ranks_before(folder) == 1
