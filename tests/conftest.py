@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
+from asyncrl.chat import renderer
 from asyncrl.gpus import on_cpu
 from asyncrl.process_start import FORK_SERVER
 from asyncrl.scratch import scratch_folder
@@ -32,6 +33,9 @@ sys.dont_write_bytecode = False
 
 # The jobs that a shell runs in the background ignore Ctrl-C, and so would the runs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A command that a test calls in this process would leave transformers without torch for all later tests.
+renderer.import_tokenizers_only = lambda: None
 
 # Every run tries the same examples and none is timed; `--hypothesis-profile explore` tries new ones.
 settings.register_profile("same", derandomize=True, deadline=None)
