@@ -76,6 +76,8 @@ class Harness(BaseModel):
     """Program and arguments, run in the task's folder. `{program}` is the installed package's or path's place."""
     program: Program | None = None
     """None where the sandbox has all it needs."""
+    needs: tuple[str, ...] = ()
+    """Programs that it starts and does not bring, which a sandbox shows as they are on this machine."""
     about: str = ""
     prompt: str = PROMPT
     """What the agent is told; `{prompt}` is the task's instruction."""

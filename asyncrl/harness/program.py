@@ -53,8 +53,12 @@ class Installed:
 def install(name: str, harness: Harness) -> Installed:
     """Return a harness's program, installed if it is not there yet; a process that finds another at it waits.
 
-    Raises `ConfigError` for a path that is not there, `UnavailableError` where the registry's client fails.
+    Raises `ConfigError` for a path that is not there, `UnavailableError` where the registry's client fails, or a
+    program is missing that it needs.
     """
+    for needed in harness.needs:
+        if shutil.which(needed) is None:
+            raise UnavailableError(f"{SETTING}: {name} needs {needed}, which is not there; install it")
     program = harness.program
     if program is None:
         return Installed()

@@ -34,6 +34,8 @@ EDIT = (
 """The repair as a block of an answer."""
 LISTING = "calc.py\n```python\ndef add(a, b):\n    return a + b\n```\n"
 """The repair as a whole file in an answer."""
+KEYSTROKES = "keystrokes"
+"""The field of an answer in JSON that is typed into a terminal."""
 DONE = re.compile(r"repaired(\n|\\n|<\|im_end\|>)")
 """What the repair prints, also as JSON shows it."""
 ASSISTANT = "<|im_start|>assistant\n"
@@ -185,6 +187,8 @@ class ScriptedPolicy:
             return EDIT
         if "file listing" in prompt:
             return LISTING
+        if KEYSTROKES in prompt:
+            return self._typed(prompt)
         if "final_answer" not in prompt:
             return "Repair of calc.py"
         code = 'final_answer("done")'
@@ -192,6 +196,15 @@ class ScriptedPolicy:
             code = f'print(shell("{FILLER if self._fills_left else REPAIR}"))'
             self._fill()
         return f"Thought: go on.\n<code>\n{code}\n</code>"
+
+    def _typed(self, prompt: str) -> str:
+        """Answer an agent that types what an answer in JSON says."""
+        repaired = bool(DONE.search(prompt.replace("echo repaired", "")))
+        typed = FILLER if self._fills_left and not repaired else REPAIR
+        if not repaired:
+            self._fill()
+        commands = [] if repaired else [{KEYSTROKES: f"{typed}\n", "duration": 2.0}]
+        return json.dumps({"analysis": "", "plan": "", "commands": commands, "task_complete": repaired})
 
     def _fill(self) -> None:
         if self._fills_left:

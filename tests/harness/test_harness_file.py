@@ -29,6 +29,7 @@ def test_every_packaged_harness_is_read_pinned_and_passes_the_prompt_on(name):
 def test_the_packaged_ones_are_those_of_the_page():
     assert packaged() == [
         "aider", "bash", "claude-code", "codex", "mini-swe-agent", "opencode", "openhands", "qwen-code", "smolagents",
+        "terminus-2",
     ]  # fmt: skip
 
 
@@ -73,6 +74,12 @@ def test_a_program_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(program.shutil, "which", lambda name: None)
     with pytest.raises(UnavailableError, match=r"needs npm"):
         program.install("codex", read_harness("codex"))
+
+
+def test_a_program_that_a_harness_only_starts_must_be_there(tmp_path):
+    path = write(tmp_path, 'command = ["a", "{prompt}"]\nneeds = ["sh", "no-such-multiplexer"]')
+    with pytest.raises(UnavailableError, match=r"needs no-such-multiplexer, which is not there; install it"):
+        program.install(path, read_harness(path))
 
 
 def test_an_interpreter_that_a_version_manager_only_names_is_looked_for_where_it_keeps_them(

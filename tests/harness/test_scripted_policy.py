@@ -87,7 +87,17 @@ def test_agents_without_tools_are_answered_with_edits_or_code():
         assert command in step
 
 
-@pytest.mark.parametrize("words", ["Answer with a file listing.", "Call final_answer."])
+def test_an_agent_whose_answers_are_typed_gets_them_as_json():
+    policy = ScriptedPolicy(Letters(), 10_000, Faults(fills=1))
+    prompts = ["an array of keystrokes", "keystrokes; 1 2", f"keystrokes; {REPAIR}\nrepaired\n"]
+    answers = [json.loads(said(policy, plain(words))) for words in prompts]
+    assert [[one["keystrokes"] for one in answer["commands"]] for answer in answers] == [
+        [f"{FILLER}\n"], [f"{REPAIR}\n"], [],
+    ]  # fmt: skip
+    assert [answer["task_complete"] for answer in answers] == [False, False, True]
+
+
+@pytest.mark.parametrize("words", ["Answer with a file listing.", "Call final_answer.", "keystrokes"])
 def test_agents_without_tools_meet_failures_and_slow_turns_too(words):
     policy = ScriptedPolicy(Letters(), 10_000, Faults(fails=1, slow_s=0.01))
     with pytest.raises(InfrastructureError, match="scripted"):
