@@ -69,7 +69,7 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access)
     app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
     app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
     registry = CollectorRegistry()
-    registry.register(_Metrics(episodes))
+    registry.register(EpisodeMetrics(episodes))
 
     @app.get("/asyncrl/v1/status")
     async def status() -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _add_key_routes(app: FastAPI, episodes: Episodes) -> None:
         return reply(request, {})
 
 
-class _Metrics:
+class EpisodeMetrics:
     """Exports the sums over ended episodes to Prometheus."""
 
     def __init__(self, episodes: Episodes) -> None:

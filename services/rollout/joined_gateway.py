@@ -7,6 +7,7 @@
 `POST   /asyncrl/v1/episodes/ID/reward`   reward of a call or of the episode
 `POST   /asyncrl/v1/episodes/ID/finish`   end it; the answer holds its trajectories and counters
 `DELETE /asyncrl/v1/episodes/ID`          give it up: it is offered again
+`GET    /asyncrl/v1/status`, `/metrics`   what is leased, waits and is played; counts for Prometheus
 
 These take the token of the gateway's own callers, which is none of the run's; `asyncrl.gateway.api` has the routes that
 take an episode's key. Leases, attempts, puts and the engines are a rollout worker's.
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asyncrl.config import Config
@@ -38,10 +40,11 @@ from asyncrl.gateway.owner_api import (
     owner_body,
     reply,
 )
+from asyncrl.services.gateway.service import EpisodeMetrics
 from asyncrl.services.http.app import RequestGuard, create_app, serve
 from asyncrl.services.http.waiting import Waiters
 from asyncrl.services.rollout.agents import Agents
-from asyncrl.services.rollout.service import RolloutService
+from asyncrl.services.rollout.service import RolloutService, WorkerMetrics
 from asyncrl.tracing import start_tracing, stop_tracing
 
 MAX_WAIT_S = 60.0
@@ -79,6 +82,14 @@ def create_joined_gateway_app(service: RolloutService, access: Access) -> FastAP
     # Outside `AccessGuard`, since agents have keys instead of the gateway's token, but behind `RequestGuard`.
     app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
     app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
+
+    registry = CollectorRegistry()
+    registry.register(WorkerMetrics(service))
+    registry.register(EpisodeMetrics(episodes))
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     @app.get("/asyncrl/v1/status")
     async def status() -> dict[str, Any]:

@@ -359,7 +359,7 @@ class RolloutService:
         }
 
 
-class _Metrics:
+class WorkerMetrics:
     """Exports the loop's counters to Prometheus."""
 
     def __init__(self, service: RolloutService) -> None:
@@ -401,7 +401,7 @@ def create_rollout_app(service: RolloutService, access: Access) -> FastAPI:
         "asyncrl rollout worker", access, {}, MAX_BODY_BYTES, background=background, lifespan=clients
     )
     registry = CollectorRegistry()
-    registry.register(_Metrics(service))
+    registry.register(WorkerMetrics(service))
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
