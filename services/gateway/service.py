@@ -16,7 +16,7 @@ or msgpack where the content type says so; the answer is in the same form.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.gateway.api import AgentApi
+from asyncrl.gateway.metrics import EpisodeMetrics
 from asyncrl.gateway.open_episodes import Episodes, NoEpisode
 from asyncrl.gateway.owner_api import (
     EPISODES,
@@ -114,21 +114,6 @@ def _add_key_routes(app: FastAPI, episodes: Episodes) -> None:
     async def drop_key(request: Request, key_id: str) -> Response:
         episodes.drop_key(key_id)
         return reply(request, {})
-
-
-class EpisodeMetrics:
-    """Exports the sums over ended episodes to Prometheus."""
-
-    def __init__(self, episodes: Episodes) -> None:
-        self.episodes = episodes
-
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("asyncrl_gateway_open_episodes", "episodes open", value=len(self.episodes))
-        names = ("opened", "ended", "expired", "calls", "sampled_tokens", "context_tokens", "cached_tokens")
-        checks = ("rendered_turns", "retokenized_tokens", "undelivered_calls", "infrastructure_errors")
-        for name in (*names, *checks):
-            value = self.episodes.counters[name]
-            yield CounterMetricFamily(f"asyncrl_gateway_{name}", f"{name} of ended episodes", value=value)
 
 
 def serve_gateway(

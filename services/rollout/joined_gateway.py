@@ -30,6 +30,7 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials
 from asyncrl.errors import InputError
 from asyncrl.gateway.api import AgentApi
+from asyncrl.gateway.metrics import EpisodeMetrics
 from asyncrl.gateway.offers import Claim, Offers
 from asyncrl.gateway.open_episodes import NoEpisode
 from asyncrl.gateway.owner_api import (
@@ -40,7 +41,6 @@ from asyncrl.gateway.owner_api import (
     owner_body,
     reply,
 )
-from asyncrl.services.gateway.service import EpisodeMetrics
 from asyncrl.services.http.app import RequestGuard, create_app, serve
 from asyncrl.services.http.waiting import Waiters
 from asyncrl.services.rollout.agents import Agents
