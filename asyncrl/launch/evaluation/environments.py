@@ -18,6 +18,15 @@ from asyncrl.errors import UnavailableError
 from asyncrl.process_start import python_module
 
 INSTALL_S = 900.0
+FOLDERS = ("site-packages", "dist-packages")
+"""How folders of installed packages are called."""
+
+
+def package_folders() -> list[str]:
+    """Return the folders of this interpreter's packages, in the order in which it looks: of a virtual environment that
+    sees those of the system, as in many images with GPUs, both."""
+    found = [path for path in sys.path if Path(path).name in FOLDERS and Path(path).is_dir()]
+    return list(dict.fromkeys([sysconfig.get_paths()["purelib"], *found]))
 
 
 def make_environment(packages: Sequence[str], folder: Path, dependencies: bool = True) -> Path:
@@ -29,7 +38,7 @@ def make_environment(packages: Sequence[str], folder: Path, dependencies: bool =
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     python, made = folder / "venv" / "bin" / "python", folder / "packages"
-    borrowed = sysconfig.get_paths()["purelib"]
+    borrowed = "\n".join(package_folders())
     wanted = f"{sys.executable}\n{borrowed}\n{tuple(packages)}\n"
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
