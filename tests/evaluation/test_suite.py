@@ -157,7 +157,7 @@ def test_a_part_with_an_agent_program_is_played_by_it_and_the_others_in_a_mix():
 def test_harbor_folders_and_environments_for_verifiers_are_parts(monkeypatch):
     pytest.importorskip("verifiers", reason="verifiers is not installed")
     folder = Path(asyncrl.__file__).parent / "recipes" / "terminal_grpo" / "tasks"
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "env" / "adapters")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "extensions" / "env_adapters")
     suite = suite_of(f"""
         version = 1
         [parts.shell]
