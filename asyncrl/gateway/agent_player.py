@@ -20,7 +20,7 @@ from asyncrl.gateway.export import MAX_TRAJECTORIES
 from asyncrl.gateway.open_episodes import Episodes
 from asyncrl.gateway.recorded_episode import EpisodeSpec, finish_body
 from asyncrl.rollout.episode import EpisodeEnd, ended
-from asyncrl.rollout.player import EpisodeRequest, failed_episode
+from asyncrl.rollout.player import EpisodeRequest, failed_by
 from asyncrl.types import FailureClass, Status, Trajectory
 
 MAX_RUNNING = 64
@@ -120,8 +120,7 @@ class AgentPlayer:
                 request.on_open()
                 return await self._play(request)
         except AsyncRLError as error:
-            text = f"{type(error).__name__}: {error}"
-            return (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, text),)
+            return failed_by(request, error)
 
     async def _play(self, request: EpisodeRequest) -> tuple[Trajectory, ...]:
         settings, task, index = self.settings, request.task, request.index

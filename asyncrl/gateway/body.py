@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import InputError
 
+M = TypeVar("M", bound=BaseModel)
 MAX_DEPTH = 100
 """Nesting of a body; chat templates and JSON writers are recursive."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -25,6 +28,16 @@ def read_body(raw: bytes) -> dict[str, Any]:
     if _SURROGATE.search(raw) or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
         _check(body)
     return body
+
+
+def checked(form: type[M], raw: Any, name: str) -> M:
+    """Return a body as a message of this form. Raises `InputError` naming the field, below `name`."""
+    try:
+        return form.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in (name, *first["loc"]))
+        raise InputError(f"{where}: {first['msg']}, got {str(first['input'])[:100]!r}") from None
 
 
 def _check(body: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from asyncrl.gateway.agent_player import AgentPlayer, AgentSettings, EpisodeHost
 from asyncrl.gateway.agents import PLAIN, OpenEpisode, Report
 from asyncrl.gateway.recorded_episode import Episode
 from asyncrl.rollout.episode import EpisodeEnd
-from asyncrl.rollout.player import EpisodeRequest, failed_episode
+from asyncrl.rollout.player import EpisodeRequest, failed_by
 from asyncrl.types import FailureClass, Status, Trajectory
 
 GIVEN_UP = "abandoned: the agent that asked for this episode gave it up"
@@ -200,8 +200,7 @@ class OfferingPlayer:
         try:
             claim = await self.offers.claimed(request.task.id, request.timeout_s)
         except InfrastructureError as error:
-            text = f"{type(error).__name__}: {error}"
-            return (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, text),)
+            return failed_by(request, error)
         try:
             return await AgentPlayer(self.host, claim, self.settings, self.ends).play(request)
         finally:

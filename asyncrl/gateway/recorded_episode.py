@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from asyncrl.env.protocol import MAX_REWARD
 from asyncrl.errors import ConflictError, InputError
+from asyncrl.gateway.body import checked
 from asyncrl.gateway.export import MAX_TRAJECTORIES, Verdict, export_tree
 from asyncrl.gateway.tree import Call, CallTree, add_components
 from asyncrl.generation import Generated
@@ -59,12 +60,7 @@ class EpisodeSpec(BaseModel):
 
 def parse_spec(raw: Any) -> EpisodeSpec:
     """Read the body of `POST /asyncrl/v1/episodes`. Raises `InputError` naming the field."""
-    try:
-        return EpisodeSpec.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in ("episode", *first["loc"]))
-        raise InputError(f"{where}: {first['msg']}, got {str(first['input'])[:100]!r}") from None
+    return checked(EpisodeSpec, raw, "episode")
 
 
 @dataclass(slots=True, eq=False)

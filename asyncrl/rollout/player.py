@@ -18,6 +18,7 @@ import numpy as np
 
 from asyncrl.chat.conversation import Note
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
+from asyncrl.errors import AsyncRLError
 from asyncrl.generation import Generator
 from asyncrl.tracing import span
 from asyncrl.types import FailureClass, Message, Status, Task, Trajectory
@@ -129,6 +130,12 @@ async def play_with_retries(player: EpisodePlayer, request: EpisodeRequest) -> t
 def attempt_id(episode_id: str, attempt: int) -> str:
     """Return the id under which an attempt at an episode is played, 1 being the first."""
     return f"{episode_id}-{attempt}"
+
+
+def failed_by(request: EpisodeRequest, error: AsyncRLError) -> tuple[Trajectory, ...]:
+    """Return an episode that infrastructure failed before it had any trajectory."""
+    text = f"{type(error).__name__}: {error}"
+    return (failed_episode(request.task, request.index, FailureClass.INFRASTRUCTURE, text),)
 
 
 def failed_episode(task: Task, index: int, failure: FailureClass, error: str) -> Trajectory:

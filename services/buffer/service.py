@@ -22,7 +22,6 @@ from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from asyncrl.buffer.bodies import Stored
@@ -59,6 +58,7 @@ from asyncrl.services.http.app import (
     error_response,
     serve,
 )
+from asyncrl.services.http.metrics import add_metrics
 from asyncrl.services.http.room import Room
 from asyncrl.services.http.waiting import Waiters
 from asyncrl.types import FailureClass, Group, Lease
@@ -622,18 +622,12 @@ def _add_steps(app: FastAPI, service: BufferService) -> None:
 
 
 def _add_status(app: FastAPI, service: BufferService) -> None:
-    registry = CollectorRegistry()
-    registry.register(_Metrics(service))
-
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
         """The ledger's counts."""
         return service.counts()
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        """The counts for Prometheus."""
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+    add_metrics(app, _Metrics(service), description="The counts for Prometheus.")
 
 
 class _Metrics:

@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 from fastapi import FastAPI, Response
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.env.host import EnvHost
@@ -19,12 +18,11 @@ from asyncrl.env.registry import ENVS, load_env
 from asyncrl.errors import InputError
 from asyncrl.services.env.messages import errors
 from asyncrl.services.env.workers.pool import WorkerPool
+from asyncrl.services.http.metrics import add_metrics
 
 
 def add_status(app: FastAPI, host: EnvHost) -> None:
     """Add the routes under which the service describes itself."""
-    registry = CollectorRegistry()
-    registry.register(Metrics(host))
 
     @app.get("/v1/envs", responses=errors())
     async def envs() -> dict[str, list[str]]:
@@ -42,9 +40,7 @@ def add_status(app: FastAPI, host: EnvHost) -> None:
     async def status() -> dict[str, Any]:
         return summary(host)
 
-    @app.get("/metrics", responses=errors(), response_class=Response)
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+    add_metrics(app, Metrics(host), responses=errors(), response_class=Response)
 
 
 def summary(host: EnvHost) -> dict[str, Any]:

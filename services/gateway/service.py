@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
 
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
-from asyncrl.gateway.api import AgentApi
 from asyncrl.gateway.metrics import EpisodeMetrics
 from asyncrl.gateway.open_episodes import Episodes, NoEpisode
 from asyncrl.gateway.owner_api import (
@@ -45,7 +43,9 @@ from asyncrl.gateway.sampler import Sampler
 from asyncrl.run.model_folder import vocab_size
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
-from asyncrl.services.http.app import RequestGuard, create_app, serve
+from asyncrl.services.http.agent_api import add_agent_api
+from asyncrl.services.http.app import create_app, serve
+from asyncrl.services.http.metrics import add_metrics
 
 
 def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access) -> FastAPI:
@@ -65,20 +65,13 @@ def create_gateway_app(episodes: Episodes, router: EngineRouter, access: Access)
         background={"reaper": episodes.reap},
         lifespan=clients,
     )
-    # Outside `AccessGuard`, since agents have keys instead of the service's token, but behind `RequestGuard`.
-    app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
-    app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
-    registry = CollectorRegistry()
-    registry.register(EpisodeMetrics(episodes))
+    add_agent_api(app, episodes)
+    add_metrics(app, EpisodeMetrics(episodes))
 
     @app.get("/asyncrl/v1/status")
     async def status() -> dict[str, Any]:
         counters = dict(episodes.counters)
         return {"episodes": len(episodes), "counters": counters, "engines": router.status()}
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     _add_owner_routes(app, episodes)
     _add_key_routes(app, episodes)

@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials
-from asyncrl.errors import InputError
-from asyncrl.gateway.api import AgentApi
+from asyncrl.gateway.body import checked
 from asyncrl.gateway.metrics import EpisodeMetrics
 from asyncrl.gateway.offers import Claim, Offers
 from asyncrl.gateway.open_episodes import NoEpisode
@@ -41,7 +39,9 @@ from asyncrl.gateway.owner_api import (
     owner_body,
     reply,
 )
-from asyncrl.services.http.app import RequestGuard, create_app, serve
+from asyncrl.services.http.agent_api import add_agent_api
+from asyncrl.services.http.app import create_app, serve
+from asyncrl.services.http.metrics import add_metrics
 from asyncrl.services.http.waiting import Waiters
 from asyncrl.services.rollout.agents import Agents
 from asyncrl.services.rollout.service import RolloutService, WorkerMetrics
@@ -79,17 +79,8 @@ def create_joined_gateway_app(service: RolloutService, access: Access) -> FastAP
         background={"lease loop": service.run, "members": service.follow_members, "reaper": episodes.reap},
         lifespan=clients,
     )
-    # Outside `AccessGuard`, since agents have keys instead of the gateway's token, but behind `RequestGuard`.
-    app.add_middleware(AgentApi, episodes=episodes, max_body_bytes=MAX_BODY_BYTES)
-    app.add_middleware(RequestGuard, hosts=app.state.hosts, max_body_bytes=MAX_BODY_BYTES)
-
-    registry = CollectorRegistry()
-    registry.register(WorkerMetrics(service))
-    registry.register(EpisodeMetrics(episodes))
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+    add_agent_api(app, episodes)
+    add_metrics(app, WorkerMetrics(service), EpisodeMetrics(episodes))
 
     @app.get("/asyncrl/v1/status")
     async def status() -> dict[str, Any]:
@@ -107,7 +98,7 @@ def _add_offer_routes(app: FastAPI, agents: Agents, offers: Offers) -> None:
 
     @app.post(f"{EPISODES}/next")
     async def ask(request: Request) -> Response:
-        wait_s = _parse_next(await owner_body(request)).wait_s
+        wait_s = checked(Next, await owner_body(request), "next").wait_s
         claim = await waiters.get(offers.take, wait_s, request)
         offer = None if claim is None else await claim.offer
         if offer is None:
@@ -128,15 +119,6 @@ def _add_offer_routes(app: FastAPI, agents: Agents, offers: Offers) -> None:
     async def give_up(request: Request, episode_id: str) -> Response:
         offers.give_up(episodes.by_id(episode_id))
         return reply(request, {})
-
-
-def _parse_next(raw: Any) -> Next:
-    try:
-        return Next.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"next.{where}: {first['msg']}, got {str(first['input'])[:100]!r}") from None
 
 
 def serve_joined_gateway(

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from asyncrl.chat.renderer import load_renderer
@@ -50,6 +49,7 @@ from asyncrl.services.engine.retrying import RetryingGenerator
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient, LocalEnvs
 from asyncrl.services.http.app import Background, create_app, serve
+from asyncrl.services.http.metrics import add_metrics
 from asyncrl.services.rollout.agents import AGENT, Agents, RoutedEngines
 from asyncrl.together import to_their_ends, together
 from asyncrl.tracing import start_tracing, stop_tracing
@@ -400,16 +400,11 @@ def create_rollout_app(service: RolloutService, access: Access) -> FastAPI:
     app = create_app(
         "asyncrl rollout worker", access, {}, MAX_BODY_BYTES, background=background, lifespan=clients
     )
-    registry = CollectorRegistry()
-    registry.register(WorkerMetrics(service))
+    add_metrics(app, WorkerMetrics(service))
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:
         return service.status()
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     @app.post("/v1/drain")
     async def drain() -> dict[str, bool]:

@@ -15,6 +15,7 @@ from asyncrl.extensions.tinker.policies import BaseModel
 from asyncrl.extensions.tinker.rank_process import RankOptions, load_base, loaded_file
 from asyncrl.extensions.tinker.ranks import AGAIN, LostRankError, Ranks
 from asyncrl.gpus import found_gpus
+from asyncrl.machine import usable_cpus
 from asyncrl.process_hooks import set_threads
 from asyncrl.process_start import Process, python_module, start_process
 from asyncrl.scratch import scratch_folder
@@ -29,7 +30,7 @@ def threads_each(given: int, ranks: int) -> int:
     choice, where they compute on GPUs."""
     if given or found_gpus():
         return given
-    return max(1, len(os.sched_getaffinity(0)) // ranks)
+    return max(1, usable_cpus() // ranks)
 
 
 class RankKeeper:

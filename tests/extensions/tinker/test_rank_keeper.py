@@ -1,7 +1,6 @@
 """Ranks are started together, and one that cannot start ends the others."""
 
 import dataclasses
-import os
 
 import pytest
 
@@ -15,7 +14,7 @@ OPTIONS = RankOptions("", "float32", 16, 64, 2, 60.0, 1, 4)
 
 
 def test_ranks_share_the_cpus_unless_they_have_gpus_or_are_told_their_threads(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(rank_keeper, "usable_cpus", lambda: 8)
     assert [threads_each(0, ranks) for ranks in (2, 3, 16)] == [4, 2, 1]
     assert threads_each(5, 2) == 5
     monkeypatch.setattr(rank_keeper, "found_gpus", lambda: ("0", "1"))
