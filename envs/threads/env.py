@@ -12,18 +12,16 @@ whose threads read what the main agent was given.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, with_text
-from asyncrl.env.registry import load_env
+from asyncrl.env.protocol import MAIN_AGENT, Action, Step, with_text
+from asyncrl.env.wrapper import Wrapper, then
 from asyncrl.envs.procedural import whole_number
 from asyncrl.envs.threads.parts import Parts
 from asyncrl.envs.tools import call_message, say
-from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
 THREAD = "thread"
@@ -45,7 +43,7 @@ SPAWN = {
 }
 
 
-class Threads(Env):
+class Threads(Wrapper):
     """Play `tasks`, an environment by its name, whose agent may spawn up to `width` threads in a turn, in `rounds`
     turns at most.
 
@@ -62,14 +60,11 @@ class Threads(Env):
         rounds: int = 1,
         demonstrated: float = 0.5,
     ) -> None:
-        super().__init__(task)
-        inner, config = self.inner_task(task, tasks, task_config)
-        self.played = load_env(inner.env, "env.config.tasks")(inner, **config)
-        self.blocking = self.played.blocking  # type: ignore[misc]
         self.width = whole_number("width", width, 1, 64)
         self.rounds = whole_number("rounds", rounds, 1, 16)
         if isinstance(demonstrated, bool) or not 0 <= demonstrated <= 1:
             raise ValueError(f"demonstrated: must be a number from 0 to 1, got {demonstrated!r}")
+        super().__init__(task, tasks, task_config)
         self._divides = Random(f"threads {task.seed}").random() < demonstrated
         self._opening: list[Message] = []
         self._waiting: list[tuple[str, list[Message]]] = []
@@ -81,51 +76,16 @@ class Threads(Env):
         self._round = 0
         self._earned = 0.0
         """What the main agent has earned, which every thread has earned, too."""
-        self._adopt()
 
-    @classmethod
-    def tasks(
-        cls, split: str, env: str, tasks: str = "", task_config: dict[str, Any] | None = None, **config: Any
-    ) -> Iterator[Task]:
-        """Yield the other environment's tasks."""
-        for task in load_env(_named(tasks), "env.config.tasks").tasks(split, tasks, **task_config or {}):
-            yield replace(task, env=env)
-
-    @classmethod
-    def inner_task(
-        cls, task: Task, tasks: str = "", task_config: dict[str, Any] | None = None, **config: Any
-    ) -> tuple[Task, dict[str, Any]]:
-        """Return the other environment's task and settings."""
-        return replace(task, env=_named(tasks)), dict(task_config or {})
-
-    @classmethod
-    def inner(
-        cls, tasks: str = "", task_config: dict[str, Any] | None = None, **config: Any
-    ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Yield key, name and settings of the other environment, to be checked before a run starts."""
-        yield "task_config", _named(tasks), dict(task_config or {})
-
-    @classmethod
-    def missing(cls) -> str:
-        """Return what prevents it from starting without settings."""
-        return "settings: tasks"
-
-    def _adopt(self) -> None:
-        """Take over what the other environment may set only when it is opened."""
+    def adopt(self) -> None:
+        """See `Wrapper.adopt`; threads take turns, too."""
         self.max_turns = self.played.max_turns + self.rounds * (1 + self.width)
         self.tools = [*self.played.tools, SPAWN]  # type: ignore[misc]
 
-    def reset(self) -> list[Message] | Awaitable[list[Message]]:
-        opened = self.played.reset()
-        return self._opened_later(opened) if inspect.isawaitable(opened) else self._opened(opened)
-
-    async def _opened_later(self, opened: Awaitable[list[Message]]) -> list[Message]:
-        return self._opened(await opened)
-
-    def _opened(self, messages: list[Message]) -> list[Message]:
+    def opened(self, messages: list[Message]) -> list[Message]:
+        """See `Wrapper.opened`."""
         self._opening = messages
-        self._adopt()
-        return messages
+        return super().opened(messages)
 
     def step(self, action: Action) -> Step | Awaitable[Step]:
         """Take a thread's turn, or the main agent's: a call of `spawn`, or a turn of the other environment."""
@@ -133,19 +93,12 @@ class Threads(Env):
             return self._answered(action)
         if any(call.name == "spawn" for call in action.tool_calls):
             return self._spawn(action)
-        step = self.played.step(action)
-        return self._credited_later(step) if inspect.isawaitable(step) else self._credited(step)
-
-    async def _credited_later(self, step: Awaitable[Step]) -> Step:
-        return self._credited(await step)
+        return then(self.played.step(action), self._credited)
 
     def _credited(self, step: Step) -> Step:
         """Return the step with what it earns for the threads."""
         self._earned += step.reward
         return replace(step, rewards={**step.rewards, **dict.fromkeys(self.spawned, step.reward)})
-
-    def close(self) -> Any:
-        return self.played.close()
 
     def oracle(self, messages: list[Message]) -> Message:
         """Divide the task where the other environment's expert can, in the share of episodes that is asked for."""
@@ -158,11 +111,6 @@ class Threads(Env):
 
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
         return say("?") if self._waiting else self.played.random_policy(messages, rng)
-
-    def secrets(self) -> tuple[str, ...]:
-        """Return texts that no observation may contain before the episode is over."""
-        found = getattr(self.played, "secrets", None)
-        return found() if found is not None else ()
 
     def _parts(self) -> Parts | None:
         found = getattr(self.played, "parts", None)
@@ -211,14 +159,6 @@ class Threads(Env):
         found = "\n".join(f"{number}: {text}" for number, text in enumerate(self._answers, 1))
         self._answers = []
         return Step([{"role": "tool", "content": found}], reward=self._earned, agent=MAIN_AGENT)
-
-
-def _named(tasks: str) -> str:
-    if not tasks:
-        raise ConfigError(
-            'env.config.tasks: must name the environment that is played, such as "countdown_several"'
-        )
-    return tasks
 
 
 def _with_prompt(opening: list[Message], prompt: str) -> list[Message]:

@@ -142,7 +142,7 @@ def read_reply(config: JudgeConfig, request: JudgeRequest, reply: Any) -> Scores
     """Return the scores of a chat completion. Raises `JudgeError` for any other form than the one asked for."""
     text = completion_text(reply, max_tokens(config, request))
     if not config.in_lines:
-        return Scores({OVERALL: _alone(text)})
+        return Scores({OVERALL: lone_score(text)})
     found = _lines(text, asked(config, request))
     turns = {int(name.split()[1]) - 1: one for name, one in found.items() if name.startswith("turn ")}
     return Scores({name: one for name, one in found.items() if not name.startswith("turn ")}, turns)
@@ -165,7 +165,8 @@ def completion_text(reply: Any, max_tokens: int) -> str:
     return text
 
 
-def _alone(text: str) -> float:
+def lone_score(text: str) -> float:
+    """Return the score, from 0 to 1, of a reply that ends with one number. Raises `JudgeError` for any other form."""
     last = text.rstrip().rpartition("\n")[2].strip()
     if NUMBER.fullmatch(last) is None or float(last) > SCALE[1]:
         raise JudgeError(

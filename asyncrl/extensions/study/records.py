@@ -15,6 +15,7 @@ from asyncrl.errors import InputError
 from asyncrl.extensions.curriculum.lease_hook import predictions
 from asyncrl.extensions.study.study_file import Study, StudyRun
 from asyncrl.launch.evaluation.periodic_evaluation import read_evals
+from asyncrl.run.folder import POLICIES
 from asyncrl.run.metrics import read_metrics
 from asyncrl.textfile import parse_lines
 from asyncrl.weights.chunks import file_checksum, joined_checksum
@@ -70,7 +71,8 @@ def measured(folder: Path, summary: Mapping[str, Any], metric: str = "") -> dict
     """Return what a record keeps of a finished run with held-out evaluations.
 
     `held_out` and `steps` are lists over time. Rollouts and tokens are all that had been sampled until then, those of
-    dropped groups included; seconds are of training, without the evaluations. `metric` is kept of each step, too.
+    dropped groups included; seconds are of training, without the evaluations. `metric` is kept of each step, too; as
+    `policies/NAME/METRIC` it is that of a further policy's step of this number.
     `predictions` has a pair for each group that a curriculum proposed: predicted and realised share of successes;
     without a curriculum there is no such key. Raises `InputError` if no step has the metric.
     """
@@ -78,7 +80,9 @@ def measured(folder: Path, summary: Mapping[str, Any], metric: str = "") -> dict
     names: set[str] = set()
     seconds = 0.0
     curve = CURVE | ({metric: metric} if metric else {})
+    others = _of_policy(folder, metric)
     for step in read_metrics(folder):
+        step = step | others.get(step["step"], {})
         seconds += step["time/wait_s"] + step["time/train_s"] + step["time/publish_s"]
         names |= step.keys()
         # A step's number is that of the version it has made.
@@ -108,6 +112,20 @@ def measured(folder: Path, summary: Mapping[str, Any], metric: str = "") -> dict
         "staleness_max": summary["staleness"]["max"],
         "steps": steps,
         **({"predictions": predicted} if predicted else {}),
+    }
+
+
+def _of_policy(folder: Path, metric: str) -> dict[int, dict[str, Any]]:
+    """Return the numbers of the policy that a metric is of, by step, each under `policies/NAME/METRIC`; none of the
+    recipe's own. Raises `InputError` for a policy that the run has not."""
+    if not metric.startswith(f"{POLICIES}/"):
+        return {}
+    name = metric.split("/")[1]
+    if not (folder / POLICIES / name).is_dir():
+        raise InputError(f"metric: {metric!r} is of policy {name!r}, which the run has not")
+    return {
+        step["step"]: {f"{POLICIES}/{name}/{key}": value for key, value in step.items()}
+        for step in read_metrics(folder / POLICIES / name)
     }
 
 

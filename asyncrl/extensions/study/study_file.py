@@ -74,7 +74,8 @@ class Study(Section):
     """What is compared: held-out success after training (the reward where an environment gives no verdict), a metric of
     the last steps, or how much training it takes until an evaluation has reached `target`."""
     metric: str = ""
-    """A name in `metrics.jsonl`, of which more is better; for the measure `metric`."""
+    """A name in `metrics.jsonl`, of which more is better; for the measure `metric`. `policies/NAME/METRIC` is one of a
+    further policy."""
     target: float = 0.0
     """Held-out success to be reached; for `rollouts`, `tokens` and `seconds`, with `eval.every` above 0."""
     compare_seconds: bool = False

@@ -1,0 +1,1 @@
+"""An agent that verifies what another one did, trained on the verdicts of the environment."""
