@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from asyncrl.env.protocol import Env
 from asyncrl.types import Task
@@ -55,17 +55,3 @@ class ProceduralEnv(Env):
     def secrets(self) -> tuple[str, ...]:
         """Return texts that no observation may contain before the episode is over."""
         return ()
-
-
-def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Return `value`. Raises `ValueError` naming it unless it is an integer from `least` to `most`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{name}: must be an integer from {least} to {most}, got {value!r}")
-    return value
-
-
-def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """Return `value`. Raises `ValueError` naming it and what is allowed."""
-    if value not in allowed:
-        raise ValueError(f"{name}: must be one of {', '.join(allowed)}, got {value!r}")
-    return str(value)

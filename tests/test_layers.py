@@ -107,6 +107,7 @@ STANDS_ON = {
     "extensions/study": {"curriculum"},
     "extensions/play_again": {"collapse_guard"},
     "extensions/curriculum": {"replay"},
+    "extensions/verifier": {"judge"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import granted, needed_s
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.envs.browser.chromium import ACTION_TIMEOUT_S, Host, Tab, find_chromium, shared_host
 from asyncrl.envs.browser.pages import answer
 from asyncrl.envs.browser.shop import Shop, make_shop
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.tools import Handler, ToolError, answer_calls, call_message, schema
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task

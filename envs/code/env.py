@@ -9,10 +9,11 @@ from __future__ import annotations
 from random import Random
 
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import one_of, whole_number
 from asyncrl.envs.code.grading import Verdict, extract, judge
 from asyncrl.envs.code.problems import READ_A_B, make, random_expression
 from asyncrl.envs.code.programs import render
-from asyncrl.envs.procedural import ProceduralEnv, one_of, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.tools import say
 from asyncrl.sandbox import languages
 from asyncrl.types import Message, Task

@@ -12,8 +12,9 @@ from random import Random
 from typing import ClassVar
 
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.envs.countdown.reward import judge, value_of
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.tools import say
 from asyncrl.rewards.answers.marks import last_between
 from asyncrl.types import Message, Task

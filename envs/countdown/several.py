@@ -6,9 +6,10 @@ from random import Random
 from typing import ClassVar
 
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.envs.countdown.env import Problem, make
 from asyncrl.envs.countdown.reward import judge, value_of
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.threads.parts import Parts
 from asyncrl.envs.tools import say
 from asyncrl.types import Message, Task

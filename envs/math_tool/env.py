@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import needed_s
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.envs.math_tool.data import LEVELS
 from asyncrl.envs.math_tool.reward import GRADERS, extract
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.sandboxed import LazySandbox, describe
 from asyncrl.envs.tools import answer_calls, call_message, say, schema
 from asyncrl.sandbox.protocol import Limits, SandboxSpec

@@ -9,8 +9,9 @@ import random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
+from asyncrl.env.settings import one_of
 from asyncrl.envs.nim.heaps import Heaps, make_heaps, written
-from asyncrl.envs.procedural import ProceduralEnv, one_of
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.tools import say
 from asyncrl.types import Message, Task
 

@@ -11,10 +11,11 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.envs.office.data import make
 from asyncrl.envs.office.services import TOOLS, Services
 from asyncrl.envs.office.world import PEOPLE, SHEETS, WORDS
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.tools import answer_calls, call_message, say
 from asyncrl.types import Message, Task
 

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import needed_s, part
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.env.workspace import Workspace
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.repair.faults import faults
 from asyncrl.envs.repair.problem import Repository, make_repository
 from asyncrl.envs.sandboxed import LazySandbox, describe

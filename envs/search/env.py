@@ -11,7 +11,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.envs.procedural import ProceduralEnv, one_of, whole_number
+from asyncrl.env.settings import one_of, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.search.index import Index, load_index
 from asyncrl.envs.search.questions import Question, make_question
 from asyncrl.envs.search.reward import exact_match, extract, f1

@@ -11,7 +11,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.envs.procedural import ProceduralEnv, one_of
+from asyncrl.env.settings import one_of
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.simulated.model import MODES, Model
 from asyncrl.envs.simulated.scenario import Scenario, make_scenario
 from asyncrl.envs.simulated.stand_in import MODEL

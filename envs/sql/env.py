@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import granted, needed_s
 from asyncrl.env.protocol import Action, Step
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.env.settings import whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.sql.data import CITIES, NAMES, PRODUCTS, SCHEMA, make
 from asyncrl.envs.sql.database import Database, QueryError, Result
 from asyncrl.envs.sql.reward import as_query, as_rows, same_rows

@@ -12,7 +12,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.env.settings import whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.support.customer import Customer
 from asyncrl.envs.support.line import GIGABYTES, make
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema

@@ -12,7 +12,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step, ToolCall
-from asyncrl.envs.procedural import ProceduralEnv, one_of, whole_number
+from asyncrl.env.settings import one_of, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.team.store import Question, make_question
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
 from asyncrl.types import Message, Task

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import needed_s, own, part
 from asyncrl.env.protocol import Action, Step
+from asyncrl.env.settings import whole_number
 from asyncrl.env.workspace import Workspace
-from asyncrl.envs.procedural import ProceduralEnv, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.sandboxed import LazySandbox
 from asyncrl.envs.terminal.folder import TaskFolder, find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import make_task

@@ -10,7 +10,8 @@ from random import Random
 from typing import ClassVar
 
 from asyncrl.env.protocol import Action, Step
-from asyncrl.envs.procedural import ProceduralEnv, one_of
+from asyncrl.env.settings import one_of
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.textgame.adventure import Adventure
 from asyncrl.envs.textgame.game import Game
 from asyncrl.envs.textgame.mastermind import Mastermind

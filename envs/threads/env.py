@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step, with_text
+from asyncrl.env.settings import share, whole_number
 from asyncrl.env.wrapper import Wrapper, then
-from asyncrl.envs.procedural import whole_number
 from asyncrl.envs.threads.parts import Parts
 from asyncrl.envs.tools import call_message, say
 from asyncrl.types import Message, Task
@@ -62,8 +62,7 @@ class Threads(Wrapper):
     ) -> None:
         self.width = whole_number("width", width, 1, 64)
         self.rounds = whole_number("rounds", rounds, 1, 16)
-        if isinstance(demonstrated, bool) or not 0 <= demonstrated <= 1:
-            raise ValueError(f"demonstrated: must be a number from 0 to 1, got {demonstrated!r}")
+        demonstrated = share("demonstrated", demonstrated)
         super().__init__(task, tasks, task_config)
         self._divides = Random(f"threads {task.seed}").random() < demonstrated
         self._opening: list[Message] = []

@@ -12,7 +12,7 @@ from asyncrl.types import Task
 OF_OTHERS = frozenset({"gymnasium", "mcp", "openenv", "reasoning_gym", "tau2", "textarena", "textworld", "verifiers",
                        "tinker_cookbook", "verifiers_v1"})  # fmt: skip
 """Adapters: what those environments reward is theirs."""
-OF_ROWS = frozenset({"dataset", "mix", "recorded", "swe", "threads"})
+OF_ROWS = frozenset({"dataset", "mix", "recorded", "swe", "threads", "verified"})
 """Play what they are given."""
 NEED_A_BROWSER = frozenset({"browser"})
 NAMES = sorted(ENVS.keys() - OF_OTHERS - OF_ROWS - NEED_A_BROWSER)

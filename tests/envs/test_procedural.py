@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl.envs.procedural import ProceduralEnv, one_of, whole_number
+from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.types import Task
 
 
@@ -44,12 +44,3 @@ def test_a_level_with_too_few_problems_is_an_error():
         except ValueError as error:
             results.append(str(error))
     assert sorted(results) == ["level: 1 of 'e' has too few problems to split", "only"]
-
-
-def test_settings_are_checked_with_what_is_allowed():
-    assert (whole_number("n", 3, 1, 5), one_of("k", "a", ("a", "b"))) == (3, "a")
-    for value in (0, 6, 2.0, True, "3"):
-        with pytest.raises(ValueError, match=r"n: must be an integer from 1 to 5, got"):
-            whole_number("n", value, 1, 5)
-    with pytest.raises(ValueError, match="k: must be one of a, b, got 'c'"):
-        one_of("k", "c", ("a", "b"))

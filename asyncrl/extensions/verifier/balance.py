@@ -7,8 +7,8 @@ that succeeded are compared with each other, those on episodes that did not like
     agrees       1     1     0    1     0          2/3 and 1/2 of these agree: balanced accuracy 7/12
     reward      7/12 + 5/6 * 1/3, twice; 7/12 - 5/6 * 2/3; 7/12 + 5/4 * 1/2; 7/12 - 5/4 * 1/2
 
-So their mean is the balanced accuracy, and so is that of each kind: what a verdict gains is only how much more it agrees
-than the others on its kind. Where all verdicts on each kind earn the same, nothing is to be learned.
+So their mean is the balanced accuracy, and so is that of each kind: what a verdict gains is only how much more it
+agrees than the others on its kind. Where all verdicts on each kind earn the same, nothing is to be learned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.rollout.strategies.parts import WorkerParts
 from asyncrl.rollout.verdict import Verdict, with_verdict
 from asyncrl.types import Lease, Trajectory
-
 
 BALANCED_ACCURACY = "verifier_balanced_accuracy"
 """The component of all verdicts of a group that has both kinds of episodes."""

@@ -17,9 +17,8 @@ from random import Random
 from typing import Any, ClassVar, Literal
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
+from asyncrl.env.settings import one_of, share, whole_number
 from asyncrl.env.wrapper import Wrapper, then
-from asyncrl.envs.procedural import one_of, whole_number
-from asyncrl.envs.tools import say
 from asyncrl.errors import EnvironmentFailure, JudgeError
 from asyncrl.extensions.judge.questions import lone_score
 from asyncrl.extensions.judge.transcript import shown_conversation
@@ -72,12 +71,10 @@ class Verified(Wrapper):
             raise ValueError(f"prompt: must contain {CONVERSATION}, got {prompt!r}")
         if not isinstance(balanced, bool):
             raise ValueError(f"balanced: must be true or false, got {balanced!r}")
-        if isinstance(random_agreement, bool) or not 0 <= random_agreement <= 1:
-            raise ValueError(f"random_agreement: must be a number from 0 to 1, got {random_agreement!r}")
         self.prompt = prompt
         self.scoring = one_of("scoring", scoring, ("agreement", "brier"))
         self.max_characters = whole_number("max_characters", max_characters, 1000, 10**9)
-        self.random_agreement = random_agreement
+        self.random_agreement = share("random_agreement", random_agreement)
         super().__init__(task, tasks, task_config)
         self._shown: list[Message] = []
         """The main agent's conversation."""
@@ -104,16 +101,14 @@ class Verified(Wrapper):
 
     def oracle(self, messages: list[Message]) -> Message:
         """Play as the other environment's expert, and say what is so."""
-        return (
-            self.played.oracle(messages) if self._right is None else say("10" if self._right > 0.5 else "0")
-        )
+        return self.played.oracle(messages) if self._right is None else _said(self._right > 0.5)
 
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Play as the other environment's random policy; the verdict is right in a share of the episodes."""
         if self._right is None:
             return self.played.random_policy(messages, rng)
         agrees = rng.random() < self.random_agreement
-        return say("10" if (self._right > 0.5) == agrees else "0")
+        return _said((self._right > 0.5) == agrees)
 
     def _moved(self, action: Action, step: Step) -> Step:
         """Note a turn of the other environment; where it was the last one, the verifier is asked."""
@@ -171,6 +166,10 @@ def _right(step: Step) -> float:
             f"0 to 1; got a reward of {step.reward:g}"
         )
     return step.reward
+
+
+def _said(right: bool) -> Message:
+    return {"role": "assistant", "content": "10" if right else "0"}
 
 
 def _written(action: Action) -> Message:

@@ -32,6 +32,7 @@ SETTINGS = {
     "opponents": {"opponents": {"choose": "uniform"}, "lora": {"rank": 4}},
     "length": {"length": {"mode": "exact", "most_target": 200}},
     "group_rewards": {"majority": {"mode": "replace"}},
+    "verifier": {"env": {"name": "verified", "config": {"tasks": "calculator"}}},
     "answers": {"algo": {"advantage": {"name": "igpo"}}},
     "examples": {"curriculum": {"name": "xrpo"}},
     "greedy": {"algo": {"advantage": {"name": "remax"}}},
