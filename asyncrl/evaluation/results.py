@@ -143,17 +143,18 @@ def _summary(rows: Sequence[Row], judged: set[str], samples: int) -> dict[str, A
 
 def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
     """Return the success of the answer that each rule chooses among k samples, by rule and k; over tasks with k samples
-    that count, of which at least one has an answer that was taken from its text."""
-    by_task = _grouped(rows, lambda row: [row["task"]])
-    tasks = [mine for mine in by_task.values() if any(row.get("extracted") for row in mine)]
+    that count. Rules that compare answers are for tasks of which at least one sample has an answer that was taken from
+    its text; what a judge scores may be any episode."""
+    tasks = list(_grouped(rows, lambda row: [row["task"]]).values())
+    answered = [mine for mine in tasks if any(row.get("extracted") for row in mine)]
     found: dict[str, dict[str, Any]] = {}
     k = 2
     while k <= min(samples, MAX_VOTES):
-        enough = [mine for mine in tasks if len(mine) >= k]
-        if not enough:
-            break
-        judged = all(JUDGE in (row.get("components") or {}) for mine in enough for row in mine)
-        for name, rule in (RULES | JUDGE_RULES if judged else RULES).items():
+        for name, rule in (RULES | JUDGE_RULES).items():
+            enough = [mine for mine in (tasks if name == BEST else answered) if len(mine) >= k]
+            scored = all(JUDGE in (row.get("components") or {}) for mine in enough for row in mine)
+            if not enough or (name in JUDGE_RULES and not scored):
+                continue
             estimates = {str(n): [rule(mine, k)] for n, mine in enumerate(enough)}
             found.setdefault(name, {})[str(k)] = asdict(clustered_mean(estimates))
         k *= 2
@@ -182,8 +183,10 @@ def _judge_scores(rows: Sequence[Row]) -> list[float]:
     return [float(row["components"][JUDGE]) for row in rows]
 
 
+BEST = "best by judge"
+"""The rule that takes what a judge gives the highest score."""
 JUDGE_RULES: dict[str, Callable[[Sequence[Row], int], float]] = {
-    "best by judge": lambda rows, k: best_at_k(_judge_scores(rows), _correct(rows), k),
+    BEST: lambda rows, k: best_at_k(_judge_scores(rows), _correct(rows), k),
     "majority weighed by judge": lambda rows, k: weighted_majority_at_k(
         _answers(rows), [max(0.0, one) for one in _judge_scores(rows)], _correct(rows), k
     ),

@@ -83,11 +83,19 @@ class Calculator(Env):
             results = [self._call(call) for call in action.tool_calls]
             first = self.needs_tool and self.calls == 0
             return self._go_on(action, results, matches=first and results == [str(self.answer)])
-        correct = is_number(self.answer, extract(action.content))
+        answer = extract(action.content)
+        correct = is_number(self.answer, answer)
         used_well = (self.calls > 0) == self.needs_tool
         components = {"answer": float(correct), "tool_choice": float(used_well)}
         matches = correct and used_well
-        return Step(reward=float(correct), done=True, success=correct, components=components, matches=matches)
+        return Step(
+            reward=float(correct),
+            done=True,
+            success=correct,
+            components=components,
+            matches=matches,
+            extracted=answer or "",
+        )
 
     def oracle(self, messages: list[Message]) -> Message:
         question = next(m["content"] for m in messages if m["role"] == "user")

@@ -154,6 +154,15 @@ def test_a_judge_chooses_where_all_samples_have_its_score():
     assert "best by judge" not in evaluate_samples(rows, ["a"], 4)["checkpoints"]["a"]["votes"]
 
 
+def test_a_judge_chooses_among_episodes_without_an_answer_in_their_text_too():
+    rows = list(samples("a", [[1, 0, 0, 1]]))
+    for row, score in zip(rows, (0.9, 0.2, 0.4, 0.1), strict=True):
+        row["components"] = {"judge": score}
+    votes = evaluate_samples(rows, ["a"], 4)["checkpoints"]["a"]["votes"]
+    assert {rule: list(by_k) for rule, by_k in votes.items()} == {"best by judge": ["2", "4"]}
+    assert votes["best by judge"]["2"]["mean"] == pytest.approx(3 / 6)
+
+
 def test_there_are_no_votes_where_no_answer_was_taken_from_the_texts():
     rows = list(samples("a", [[1, 1], [1, 0]]))
     assert evaluate_samples(rows, ["a"], 2)["checkpoints"]["a"]["votes"] == {}
