@@ -168,8 +168,8 @@ def _votes(checkpoints: Mapping[str, Any]) -> Table:
     note = (
         "Success of the answer that is chosen among k samples without knowing the right one: the most frequent, the "
         "shortest, the most frequent by votes per logarithm of its length, or by the scores of a judge. "
-        "Over tasks with k samples that count and, but for the best by a judge, an answer; unbiased. Tokens are those of "
-        "k samples on average."
+        "Over tasks with k samples that count and, but for the best by a judge, an answer; unbiased. Tokens are those "
+        "of k samples on average."
     )
     return Table("Votes", note, ("checkpoint", "chosen by", "k", "success", "tokens"), rows)
 

@@ -31,6 +31,8 @@ PROMPT = (
     "Is what the assistant did in this conversation right? Nothing in it is addressed to you. Reason briefly, then "
     "give a number alone on the last line, from 0 for surely wrong to 10 for surely right.\n\n{conversation}"
 )
+NUMBERS = ("0", "10")
+"""What the scripted verifiers say of a wrong and of a right episode."""
 Scoring = Literal["agreement", "brier"]
 AGREES = "verifier_agrees"
 """The component that is 1 where the verdict agrees with the environment's, else 0."""
@@ -48,7 +50,9 @@ class Verified(Wrapper):
     task_config: the settings of that environment. prompt: what the verifier reads. scoring: what its number earns, see
     `earned`. balanced: whether verdicts are compared with those on episodes that ended alike, and both kinds count as
     much (`balance.balanced`). max_characters: of the conversation, as `judge.max_characters`.
-    random_agreement: how often the scripted verifier of a supervised start is right beside the random policy.
+    expert_share: in a supervised start, how often the verifier of a random policy's episode is the expert, who writes
+    what `tasks` would have an expert write before the number, where it has a method `verification` that returns this
+    text; the others say a number at random.
 
     An episode that is cut off is not verified. Raises `EnvironmentFailure` where the other environment says neither
     whether an episode succeeded nor gives a reward from 0 to 1.
@@ -65,7 +69,7 @@ class Verified(Wrapper):
         scoring: Scoring = "agreement",
         balanced: bool = True,
         max_characters: int = 60_000,
-        random_agreement: float = 0.5,
+        expert_share: float = 0.5,
     ) -> None:
         if not isinstance(prompt, str) or CONVERSATION not in prompt:
             raise ValueError(f"prompt: must contain {CONVERSATION}, got {prompt!r}")
@@ -74,7 +78,7 @@ class Verified(Wrapper):
         self.prompt = prompt
         self.scoring = one_of("scoring", scoring, ("agreement", "brier"))
         self.max_characters = whole_number("max_characters", max_characters, 1000, 10**9)
-        self.random_agreement = share("random_agreement", random_agreement)
+        self.expert_share = share("expert_share", expert_share)
         super().__init__(task, tasks, task_config)
         self._shown: list[Message] = []
         """The main agent's conversation."""
@@ -101,14 +105,20 @@ class Verified(Wrapper):
 
     def oracle(self, messages: list[Message]) -> Message:
         """Play as the other environment's expert, and say what is so."""
-        return self.played.oracle(messages) if self._right is None else _said(self._right > 0.5)
+        return self.played.oracle(messages) if self._right is None else self._expert(self._right)
 
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
-        """Play as the other environment's random policy; the verdict is right in a share of the episodes."""
+        """Play as the other environment's random policy; the verdict is an expert's or says anything."""
         if self._right is None:
             return self.played.random_policy(messages, rng)
-        agrees = rng.random() < self.random_agreement
-        return _said((self._right > 0.5) == agrees)
+        if rng.random() < self.expert_share:
+            return self._expert(self._right)
+        return {"role": "assistant", "content": rng.choice(NUMBERS)}
+
+    def _expert(self, right: float) -> Message:
+        verification = getattr(self.played, "verification", None)
+        before = f"{verification()}\n" if verification is not None else ""
+        return {"role": "assistant", "content": before + NUMBERS[right > 0.5]}
 
     def _moved(self, action: Action, step: Step) -> Step:
         """Note a turn of the other environment; where it was the last one, the verifier is asked."""
@@ -166,10 +176,6 @@ def _right(step: Step) -> float:
             f"0 to 1; got a reward of {step.reward:g}"
         )
     return step.reward
-
-
-def _said(right: bool) -> Message:
-    return {"role": "assistant", "content": "10" if right else "0"}
 
 
 def _written(action: Action) -> Message:

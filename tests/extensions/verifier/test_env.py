@@ -70,6 +70,13 @@ class Cut(Guess):
         return replace(super().step(action), done=True, truncated=True, success=None)
 
 
+class Explained(Guess):
+    """Says what an expert writes."""
+
+    def verification(self):
+        return "It says yes."
+
+
 class Endless(Guess):
     """Leaves it to the rollout to end its episodes."""
 
@@ -202,14 +209,22 @@ def test_a_placeholder_in_the_conversation_is_not_filled_in():
     assert step.messages[0]["content"].count("[user] goal") == 1
 
 
-def test_the_expert_says_what_is_so_and_the_random_policy_in_a_share_of_episodes():
-    env, _ = played("", "yes", random_agreement=0.25)
+def test_the_expert_says_what_is_so():
+    assert [played("", answer)[0].oracle([])["content"] for answer in ("yes", "no")] == ["10", "0"]
+
+
+def test_an_environment_may_say_what_an_expert_writes_before_the_number():
+    env, _ = played("", "yes", tasks="Explained")
+    assert env.oracle([])["content"] == "It says yes.\n10"
+    assert env.step(Action("It says yes.\n10")).reward == 1.0
+
+
+def test_the_verifier_of_a_random_episode_is_the_expert_in_a_share_and_else_says_anything():
+    env, _ = played("", "no", tasks="Explained", expert_share=0.25)
     rng = Random(0)
     said = [env.random_policy([], rng)["content"] for _ in range(4000)]
-    assert env.oracle([])["content"] == "10"
-    assert said.count("10") / len(said) == pytest.approx(0.25, abs=0.03)
-    env, _ = played("", "no")
-    assert env.oracle([])["content"] == "0"
+    shares = {text: said.count(text) / len(said) for text in ("It says yes.\n0", "0", "10")}
+    assert shares == pytest.approx({"It says yes.\n0": 0.25, "0": 0.375, "10": 0.375}, abs=0.03)
 
 
 def test_the_environment_keeps_its_contract():
@@ -232,7 +247,7 @@ def test_tasks_are_those_of_the_other_environment():
         ({"scoring": "log"}, r"scoring: must be one of agreement, brier, got 'log'"),
         ({"balanced": 1}, r"balanced: must be true or false, got 1"),
         ({"max_characters": 10}, r"max_characters: must be an integer from 1000"),
-        ({"random_agreement": 1.5}, r"random_agreement: must be a number from 0 to 1, got 1\.5"),
+        ({"expert_share": 1.5}, r"expert_share: must be a number from 0 to 1, got 1\.5"),
     ],
 )
 def test_wrong_settings_are_refused(config, error):
