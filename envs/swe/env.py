@@ -91,8 +91,8 @@ class Swe(Terminal):
         self.judge_image = self.image
         if self.record.expected:
             # Its tests are in the image.
-            work = replace(self.work, recipe=self.record.recipe(for_judge=True))
-            self.judge_image = TaskImage(work, self.building, sandbox)
+            folder = replace(self.work, recipe=self.record.recipe(for_judge=True))
+            self.judge_image = TaskImage(folder, self.building, sandbox)
 
     def load(self, folder: str, ignore_run: bool, building: BuildSettings) -> TaskFolder:
         record, self.building = self.record, building
