@@ -112,11 +112,16 @@ async def judge_patch(
 
 
 async def tree(
-    fresh: Callable[[int], Awaitable[Sandbox]], record: Record, patch: str, reverse: bool = False
+    fresh: Callable[[int], Awaitable[Sandbox]],
+    record: Record,
+    patch: str,
+    reverse: bool = False,
+    added: Mapping[str, str] | None = None,
 ) -> bytes:
     """Return the repository with a patch, "" for none, and with the tests, as a tar archive without `.git`.
 
-    Raises `EnvironmentFailure` where that cannot be made.
+    added: what is written behind the end of a file, by its path; of files that are there. Raises `EnvironmentFailure`
+    where that cannot be made.
     """
     box = await fresh(3 * len(patch))
     try:
@@ -124,6 +129,9 @@ async def tree(
             if patch:
                 await _apply(box, patch, reverse)
             await _restore(box, record)
+            for path, text in (added or {}).items():
+                append = ["bash", "-c", '[ ! -f "$0" ] || cat >> "$0"', path]
+                await _must(box, append, text.encode(), "its control")
             pack = ["tar", "-cf", "-", "--exclude=./.git", "."]
             packed = await box.exec(pack, timeout_s=COPY_S, max_output_bytes=LEFT_BYTES)
     finally:

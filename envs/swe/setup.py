@@ -2,7 +2,8 @@
 
 The script is run in a fresh image of the repository; the tests then run in a session in which nothing of it runs any
 more. What it has installed cannot be trusted, so that tests which must fail are run, too: those of FAIL_TO_PASS without
-the repair, which the agent has not seen. Every file of the repository is put back before.
+the repair, which the agent has not seen, and those of PASS_TO_PASS with an error in front of each. Every file of the
+repository is put back before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import posixpath
+import secrets
 import shlex
 import tarfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +20,6 @@ from dataclasses import dataclass, replace
 from asyncrl.envs.swe.grade import is_in
 from asyncrl.envs.swe.judge import Outcome, judge_files, tree
 from asyncrl.envs.swe.record import WORKDIR, Record
-from asyncrl.envs.swe.status import PASSED
 from asyncrl.errors import InputError
 from asyncrl.sandbox.images.jail import BuildLimits
 from asyncrl.sandbox.images.script import ScriptRun, script_run
@@ -51,6 +52,19 @@ SETTINGS = frozenset(
 """Files that steer pytest."""
 PACKAGES = frozenset(("site-packages", "dist-packages"))
 CACHE = "__pycache__"
+ERROR = """
+
+import pytest as m{name}
+
+
+@m{name}.fixture(autouse=True)
+def f{name}(request):
+    found = request.node.nodeid.partition("::")[2]
+    if found in {whole!r} or found.startswith({cut!r}):
+        raise ModuleNotFoundError("No module named 'm{name}'", name="m{name}")
+"""
+JUST_PASSED = ("PASSED",)
+"""In the control: a test that is marked to be skipped or to fail ends so with an error, too."""
 FAILED, ENDED = {"script_ok": 0.0}, {"script_ok": 1.0}
 """Components."""
 Fresh = Callable[[int], Awaitable[Sandbox]]
@@ -138,13 +152,40 @@ async def judge_script(
         share = repaired.grade.share
         if not repaired.grade.resolved:
             return Judged(0.0, share, repaired.output, ENDED)
-        unrepaired = await tests(await tree(fresh, record, ""))
-        assert unrepaired is not None
-        told = [test for test in record.fail_to_pass if is_in(test, unrepaired.statuses, PASSED)]
+        control = await tests(await tree(fresh, record, "", added=errors(record)))
+        assert control is not None
+        failing = [*record.fail_to_pass, *(test for test in record.pass_to_pass if _gets_error(test))]
+        told = [test for test in failing if is_in(test, control.statuses, JUST_PASSED)]
         if told:
-            output = f"these pass without the repair, too: {', '.join(told[:3])}\n{unrepaired.output}"
+            output = f"these pass where they must fail: {', '.join(told[:3])}\n{control.output}"
             return Judged(0.0, share, output, {**ENDED, "control_failed": 1.0})
         return Judged(1.0, share, repaired.output, {**ENDED, "control_failed": 0.0})
+
+
+def errors(record: Record) -> dict[str, str]:
+    """Return what makes the tests of PASS_TO_PASS fail as if a module were missing, by the file that it is added to."""
+    by_file: dict[str, list[str]] = {}
+    for test in record.pass_to_pass:
+        if _gets_error(test):
+            path, _, name = test.partition("::")
+            by_file.setdefault(path, []).append(name)
+    return {
+        path: ERROR.format(
+            name=secrets.token_hex(8),
+            whole=[name for name in names if not _is_cut(name)],
+            cut=tuple(name for name in names if _is_cut(name)),
+        )
+        for path, names in by_file.items()
+    }
+
+
+def _gets_error(test: str) -> bool:
+    return test.partition("::")[0].endswith(".py") and "::" in test
+
+
+def _is_cut(name: str) -> bool:
+    """Whether a data set has cut a name within its parameters."""
+    return name.count("[") > name.count("]")
 
 
 def _spec(plain: SandboxSpec, ran: ScriptRun, files_bytes: int) -> SandboxSpec:

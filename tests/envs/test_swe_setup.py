@@ -5,14 +5,18 @@ import io
 import json
 import os
 import shlex
+import subprocess
+import sys
 import tarfile
+from dataclasses import replace
 
 import pytest
 
 from asyncrl.env.check import check_env, to_action
 from asyncrl.envs.swe.env import Swe
+from asyncrl.envs.swe.grade import statuses
 from asyncrl.envs.swe.record import read_records
-from asyncrl.envs.swe.setup import SCRIPT, gold_script, merged
+from asyncrl.envs.swe.setup import SCRIPT, errors, gold_script, merged
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
@@ -126,6 +130,13 @@ FORGING = (
 PLUGIN = HOOK + "\ndef pytest_collection_modifyitems(items):\n    pass\n"
 
 
+FORGIVING = HOOK.replace(
+    "outcome.get_result().outcome =",
+    'if "square" not in item.name and call.excinfo and call.excinfo.errisinstance(ImportError):\n'
+    "        outcome.get_result().outcome =",
+)
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -143,6 +154,8 @@ PLUGIN = HOOK + "\ndef pytest_collection_modifyitems(items):\n    pass\n"
             "printf 'Metadata-Version: 2.1\\nName: forge\\nVersion: 1\\n' > METADATA",
             "printf '[pytest11]\\nforge = forge\\n' > entry_points.txt",
         ],
+        # A module that is missing passes for one that is there, but for the tests of the issue.
+        [INSTALL, write("/tmp/own", FORGIVING), f"cat /tmp/own >> {PACKAGES}/_pytest/skipping.py"],
         # The plugin, in pytest itself.
         [INSTALL, write("/tmp/own", HOOK), f"cat /tmp/own >> {PACKAGES}/_pytest/skipping.py"],
     ],
@@ -171,6 +184,44 @@ def test_what_a_script_changes_in_the_repository_and_in_the_settings_of_its_test
 ):
     assert outcome(ended(folder, INSTALL, *lines)) == (1.0, 1.0, 0.0)
     assert ended(folder, *lines).reward == 0.0
+
+
+def test_each_kept_test_gets_an_error_and_no_test_of_the_issue_does(folder, tmp_path):
+    record = read_records(str(folder / "records.jsonl"))["own__lib-4"]
+    kept = (
+        "tests/test_words.py::test_count[a b",
+        "tests/test_words.py::TestA::test_b",
+        "doc.rst::doc.rst",
+        "no.py",
+    )
+    record = replace(record, pass_to_pass=(*record.pass_to_pass, *kept))
+    added = errors(record)
+    assert set(added) == {"tests/test_shapes.py", "tests/test_words.py"}
+    (tmp_path / "test_words.py").write_text(
+        "import unittest, pytest\n"
+        "@pytest.mark.parametrize('text', ['a b-1', 'one'])\ndef test_count(text): pass\ndef test_title(): pass\n"
+        "@pytest.mark.xfail\ndef test_known(): assert 0\n"
+        "class TestA(unittest.TestCase):\n    def test_b(self): pass\n    def test_c(self): pass"
+        + added["tests/test_words.py"]
+    )
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-rA",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        "test_words.py",
+    ]
+    ran = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = {name.partition("::")[2]: status for name, status in statuses(ran.stdout).items()}
+    assert found == {
+        "test_count[a": "ERROR", "test_count[one]": "PASSED", "test_title": "ERROR", "TestA::test_b": "ERROR",
+        "TestA::test_c": "PASSED", "test_known": "XFAIL",
+    }  # fmt: skip
 
 
 # -- what stays of a script's files -----------------------------------------------------------------------------
