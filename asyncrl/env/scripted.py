@@ -15,6 +15,7 @@ from asyncrl.images import is_image, without_images
 from asyncrl.types import Message, Task
 
 STEP_TIMEOUT_S = 60.0
+"""Of a step, where its environment needs no longer."""
 ROLES = ("system", "user", "tool")
 WRONG_VALUES: tuple[Any, ...] = (None, -1, "\0 nonsense \N{SNOWMAN}", "\ud800", ["x"], {"x": 1}, 10**30)
 
@@ -53,10 +54,11 @@ async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Ran
     env: Env = session.env
     messages, episode, agent = list(session.messages), Episode(), MAIN_AGENT
     shown = [*messages, *env.tools]
+    timeout_s = _timeout_s(env)
     try:
         for turn in range(env.max_turns):
             message = env.oracle(messages) if expert else env.random_policy(messages, rng)
-            step: Step = await host.step(session.id, turn, to_action(message), STEP_TIMEOUT_S)
+            step: Step = await host.step(session.id, turn, to_action(message), timeout_s)
             episode.reward += step.reward if agent == MAIN_AGENT else step.rewards.get(MAIN_AGENT, 0.0)
             agent = agent if step.agent is None else step.agent
             episode.malformed += filter(None, map(what_is_malformed, step.messages))
@@ -90,7 +92,7 @@ async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
         host = EnvHost()
         session = await host.open(task, config)
         try:
-            step = await host.step(session.id, 0, action, STEP_TIMEOUT_S)
+            step = await host.step(session.id, 0, action, _timeout_s(session.env))
             wrong += [f"{what}: {text}" for text in filter(None, map(what_is_malformed, step.messages))]
             if step.reward >= 1 and step.success:
                 wrong.append(f"{what}: earned {step.reward:g}")
@@ -99,6 +101,11 @@ async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
         finally:
             await host.close_all()
     return len(actions), wrong
+
+
+def _timeout_s(env: Env) -> float:
+    least_step_s = getattr(env, "least_step_s", None)
+    return max(STEP_TIMEOUT_S, least_step_s() if least_step_s else 0.0)
 
 
 def nonsense(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Action]]:

@@ -74,6 +74,9 @@ class Command:
     the host and leave them there."""
     memory_files: bool = False
     """Count memory in unnamed files, too: a userspace kernel keeps its programs' memory there."""
+    most_processes: int = 0
+    """End it when more are alive below it; 0 for no such watch. For programs that start as root, whose processes the
+    kernel does not limit."""
     keep_user: bool = False
     """Start as asyncrl's own user; for a runtime that drops it itself."""
     files: dict[str, str] = field(default_factory=dict)
@@ -245,6 +248,7 @@ class LocalSandbox(BaseSandbox):
             "hide_run": command.hide_run,
             "keep_user": command.keep_user,
             "memory_files": command.memory_files,
+            "most_processes": command.most_processes,
             "files": command.files,
             "landlock": command.landlock,
             "rlimits": command.rlimits,

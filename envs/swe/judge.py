@@ -104,20 +104,66 @@ async def judge_patch(
     box = await fresh(3 * len(patch))
     try:
         if patch:
-            words = [
-                "git",
-                "-c",
-                "safe.directory=*",
-                "apply",
-                "--whitespace=nowarn",
-                *(["-R"] if reverse else []),
-                "-",
-            ]
-            await _must(box, words, patch.encode(), "its patch")
+            await _apply(box, patch, reverse)
         await _restore(box, record)
         return await _tests(box, record, timeout_s)
     finally:
         await box.stop()
+
+
+async def tree(
+    fresh: Callable[[int], Awaitable[Sandbox]],
+    record: Record,
+    patch: str,
+    reverse: bool = False,
+    added: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return the repository with a patch, "" for none, and with the tests, as a tar archive without `.git`.
+
+    added: what is written behind the end of a file, by its path; of files that are there. Raises `EnvironmentFailure`
+    where that cannot be made.
+    """
+    box = await fresh(3 * len(patch))
+    try:
+        with own():
+            if patch:
+                await _apply(box, patch, reverse)
+            await _restore(box, record)
+            for path, text in (added or {}).items():
+                append = ["bash", "-c", '[ ! -f "$0" ] || cat >> "$0"', path]
+                await _must(box, append, text.encode(), "its control")
+            pack = ["tar", "-cf", "-", "--exclude=./.git", "."]
+            packed = await box.exec(pack, timeout_s=COPY_S, max_output_bytes=LEFT_BYTES)
+    finally:
+        await box.stop()
+    if not packed.ok or packed.truncated:
+        raise EnvironmentFailure(f"swe: the repository cannot be packed: {packed.stderr[-500:]!r}")
+    return packed.stdout
+
+
+async def judge_files(
+    box: Sandbox, record: Record, files: bytes, timeout_s: float, env: Mapping[str, str]
+) -> Outcome:
+    """Unpack a tar archive into the empty work folder of a session, whose programs are not trusted, and run the tests
+    there. env: further variables of the tests."""
+    with own():
+        unpacked = await box.exec(["tar", "-xpf", "-", "--no-same-owner"], stdin=files, timeout_s=COPY_S)
+    if not unpacked.ok:
+        return Outcome(Grade(False, 0.0), unpacked.stderr.decode("utf-8", "replace"), unpacked.returncode, {})
+    return await _tests(box, record, timeout_s, env)
+
+
+async def _apply(box: Sandbox, patch: str, reverse: bool) -> None:
+    words = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "apply",
+        "--whitespace=nowarn",
+        *(["-R"] if reverse else []),
+        "-",
+    ]
+    await _must(box, words, patch.encode(), "its patch")
 
 
 async def _restore(box: Sandbox, record: Record) -> None:
@@ -138,10 +184,15 @@ async def _must(box: Sandbox, argv: list[str], stdin: bytes, what: str) -> None:
         raise EnvironmentFailure(f"swe: {what} cannot be put into the repository: {reason}")
 
 
-async def _tests(box: Sandbox, record: Record, timeout_s: float) -> Outcome:
+async def _tests(
+    box: Sandbox, record: Record, timeout_s: float, env: Mapping[str, str] | None = None
+) -> Outcome:
     command = f"{record.test_command} {' '.join(map(shlex.quote, record.test_files()))} 2>&1"
     result = await box.exec(
-        ["bash", "-c", command], timeout_s=timeout_s, max_output_bytes=OUTPUT_BYTES, env={"HOME": "/tmp"}
+        ["bash", "-c", command],
+        timeout_s=timeout_s,
+        max_output_bytes=OUTPUT_BYTES,
+        env={**(env or {}), "HOME": "/tmp"},
     )
     output, status = result.text, result.returncode
     if result.timed_out or result.out_of_memory:

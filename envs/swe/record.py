@@ -62,9 +62,9 @@ class Record:
         """Return the files that the tests' patch makes, changes or removes."""
         return tuple(sorted(set(_PATCHED.findall(self.test_patch)) - {"/dev/null"}))
 
-    def recipe(self, for_judge: bool = False) -> Recipe:
-        """Return how the repository is made ready: at its base commit, with its fault, and installed. The tests that
-        an image of R2E-Gym holds are in that of the judge alone."""
+    def recipe(self, for_judge: bool = False, installed: bool = True) -> Recipe:
+        """Return how the repository is made ready: at its base commit, with its fault, and installed or not. The tests
+        that an image of R2E-Gym holds are in that of the judge alone."""
         files: dict[str, bytes] = {}
         steps: list[Step] = []
         if self.bundle is not None:
@@ -80,7 +80,7 @@ class Record:
             start = f"{GIT} checkout -q --orphan start && {GIT} add -A && {GIT} commit -q -m start"
             steps.append(_run(f"{GIT} apply /tmp/{FAULT} && {start}"))
         last = ((KEEP if for_judge else HIDE),) if self.expected else ()
-        commands = (*self.install, *last)
+        commands = (*(self.install if installed else ()), *last)
         steps += [_run(command) for command in commands]
         said = json.dumps([self.image, self.base_commit, bool(self.fault), commands])
         context = Context(files)

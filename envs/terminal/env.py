@@ -155,7 +155,7 @@ class Terminal(ProceduralEnv):
             return Step(messages, components=components)
         with part(1 - COMMANDS_SHARE):
             verdict = await self._judge()
-        components["tests_passed"] = verdict.passed
+        components |= {"tests_passed": verdict.passed, **verdict.components}
         return Step(
             reward=verdict.reward, done=True, success=verdict.reward == 1, components=components,
             truncated=bool(messages) and verdict.reward < 1,

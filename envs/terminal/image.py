@@ -79,9 +79,7 @@ class TaskImage:
     def start(self) -> None:
         """Begin to build. Called in an event loop."""
         if self._task is None and self._work.recipe is not None:
-            timeout_s = self._settings.build_timeout_s or self._work.toml.build_timeout_s
-            limits = BuildLimits(timeout_s, allow_hosts=self._settings.build_hosts)
-            made = image(self._work.recipe, self._base, limits, self._settings.keep_git_history)
+            made = image(self._work.recipe, self._base, self.limits(), self._settings.keep_git_history)
             self._task = asyncio.create_task(made)
 
     async def begin(self) -> None:
@@ -92,13 +90,24 @@ class TaskImage:
             for task in done:
                 task.result()
 
+    def limits(self) -> BuildLimits:
+        """Return what is allowed of RUN lines."""
+        timeout_s = self._settings.build_timeout_s or self._work.toml.build_timeout_s
+        return BuildLimits(timeout_s, allow_hosts=self._settings.build_hosts)
+
+    async def built(self) -> Image:
+        """Return the image, which the task must have. Raises as `begin` does."""
+        self.start()
+        assert self._task is not None
+        with own():
+            return await asyncio.shield(self._task)
+
     async def spec(self, plain: SandboxSpec) -> SandboxSpec:
         """Return the spec of a session with the task's image, which it may have already. Raises as `begin` does."""
         self.start()
         if self._task is None or plain.root is not None:
             return plain
-        with own():
-            built = await asyncio.shield(self._task)
+        built = await self.built()
         limits = plain.limits or Limits()
         room = replace(limits, disk_bytes=limits.disk_bytes + 2 * built.work.stat().st_size)
         return replace(plain, root=built.root, env={**dict(built.env), **plain.env}, limits=room)

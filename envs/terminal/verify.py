@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 
 from asyncrl.envs.terminal.folder import TaskFolder, rename_paths
@@ -29,6 +30,8 @@ class Verdict:
     passed: float
     """Share of tests passed, if known; else the reward."""
     output: str = ""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """Further ones of the last step."""
 
 
 async def verify(box: Sandbox, task: TaskFolder) -> Verdict:

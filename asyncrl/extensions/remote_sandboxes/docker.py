@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from asyncrl.errors import InfrastructureError
+from asyncrl.extensions.remote_sandboxes import warm
 from asyncrl.extensions.remote_sandboxes.container import INIT, Attachment, ContainerSandbox, Take
 from asyncrl.extensions.remote_sandboxes.docker_api import DockerApi, find_socket, read_frames
 from asyncrl.sandbox.protocol import WORKDIR, Guarantee
@@ -18,7 +19,7 @@ from asyncrl.sandbox.protocol import WORKDIR, Guarantee
 DEFAULT_IMAGE = "python:3.12-slim"
 IMAGE_VARIABLE = "ASYNCRL_SANDBOX_IMAGE"
 UIDS = range(20_000, 60_000)
-"""Within the range that rootless engines map. Each session draws one, because engines also count processes by user
+"""Within the range that rootless engines map. Each container draws one, because engines also count processes by user
 id."""
 OURS = (WORKDIR, "/tmp", "/run", "/var/tmp")
 # What the kernel really applies, whatever was requested of the engine: memory limits, then mounts.
@@ -26,6 +27,12 @@ LOOK = """
 cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
 cat /proc/mounts
 """
+
+
+def new_user() -> str:
+    """Return `UID:GID` of a container's programs."""
+    uid = UIDS.start + secrets.randbelow(len(UIDS))
+    return f"{uid}:{uid}"
 
 
 class DockerAttachment(Attachment):
@@ -70,9 +77,7 @@ class DockerSandbox(ContainerSandbox):
     def __init__(self) -> None:
         super().__init__()
         self._api: DockerApi | None = None
-        self._container = ""
-        uid = UIDS.start + secrets.randbelow(len(UIDS))
-        self._user = f"{uid}:{uid}"
+        self._container = self._user = ""
 
     def _configuration(self) -> dict[str, Any]:
         spec, limits = self.spec, self.limits
@@ -92,10 +97,11 @@ class DockerSandbox(ContainerSandbox):
             "Image": spec.image or os.environ.get(IMAGE_VARIABLE, DEFAULT_IMAGE),
             "Entrypoint": INIT,
             "Cmd": [],
-            "User": self._user,
+            "User": "",
             "WorkingDir": "/",
             "Hostname": "sandbox",
             "NetworkDisabled": True,
+            "Labels": {warm.LABEL: warm.owner()},
             "HostConfig": {
                 "NetworkMode": "none",
                 "ReadonlyRootfs": True,
@@ -113,21 +119,25 @@ class DockerSandbox(ContainerSandbox):
         }
 
     async def _create(self) -> None:
-        self._api = DockerApi(find_socket())
-        created = await self._api.call("POST", "/containers/create", self._configuration())
-        self._container = created["Id"]
-        await self._api.call("POST", f"/containers/{self._container}/start")
+        count, path = warm.wanted(), find_socket()
+        self._api = DockerApi(path)
+        await warm.remove_deserted(self._api, path)
+        configuration, pool = self._configuration(), warm.WarmContainers.shared()
+        found = await pool.take(self._api, path, configuration) if count else None
+        if found is not None:
+            self._container, self._user = found.name, found.user
+        else:
+            self._container, self._user = warm.new_name(), new_user()
+            await warm.start(self._api, self._container, {**configuration, "User": self._user})
+        if count:
+            pool.fill(path, configuration, count, new_user)
 
     async def _destroy(self) -> None:
         if self._api is None:
             return
         try:
             if self._container:
-                await self._api.call("DELETE", f"/containers/{self._container}?force=true&v=true")
-        except InfrastructureError as error:
-            # Gone, or already being removed, because it removes itself.
-            if " 404 " not in str(error) and " 409 " not in str(error):
-                raise
+                await warm.remove(self._api, self._container)
         finally:
             await self._api.close()
 

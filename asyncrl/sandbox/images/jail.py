@@ -32,10 +32,13 @@ HOST = "host"
 """The base that is this machine's own programs."""
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID", "SETFCAP", "SYS_CHROOT")
 OUT = "/.asyncrl-out"
+TOP = "layer"
 WORK_ARCHIVE = "work.tar"
 PLACES = ("work", "tmp", "dev", "proc", "opt/python", "opt/harness", "tests", "logs/verifier")
 """Where sessions mount something."""
 SHOWN_CHARACTERS = 1500
+PROCESSES = 4096
+"""Alive at once in a jail."""
 LEAST_S = 0.1
 EPOCH_S = 1_000_000_000
 """Time of copied files, so that equal recipes give equal files."""
@@ -50,6 +53,10 @@ class BuildLimits:
     """What the steps may leave."""
     allow_hosts: tuple[str, ...] = ()
     """Hosts that RUN lines reach, as in `SandboxSpec.allow_hosts`."""
+
+
+class TooMuchWritten(InfrastructureError):
+    """What ran in a jail has written more than fits."""
 
 
 class BuildJail(BubblewrapSandbox):
@@ -80,17 +87,34 @@ class BuildJail(BubblewrapSandbox):
         if hosts:
             env = allow_list.environment(hosts) | env
         options = [*self._options(env, cwd), "--json-status-fd", str(STATUS_FD), "--seccomp", "{filter}"]
-        bounds = {k: v for k, v in rlimits(self.limits).items() if k != "NPROC"}
+        # The kernel does not count root's processes: the launcher does.
+        bounded = {k: v for k, v in rlimits(self.limits).items() if k != "NPROC"}
         return Command(
-            [*options, "--", *argv], {}, rlimits=bounds, status_fd=True, keep_user=True, network=network
-        )
+            [*options, "--", *argv], {}, rlimits=bounded, status_fd=True, keep_user=True, network=network,
+            most_processes=self.limits.processes,
+        )  # fmt: skip
 
     async def run(
-        self, argv: Sequence[str], env: dict[str, str], cwd: str, stdin: bytes, timeout_s: float
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        cwd: str,
+        stdin: bytes,
+        timeout_s: float,
+        max_output_bytes: int = MIB,
     ) -> ExecResult:
         """Run a program of a step, in any folder."""
         command = self._command(list(argv), env, cwd)
-        return await self._run_command(command, stdin, timeout_s, MIB)
+        return await self._run_command(command, stdin, timeout_s, max_output_bytes)
+
+
+def bounds(limits: BuildLimits) -> Limits:
+    """Return the limits of a jail in which these hold."""
+    return Limits(
+        wall_s=limits.timeout_s, cpu_s=max(1, int(4 * limits.timeout_s)), memory_bytes=limits.memory_bytes,
+        address_space_bytes=0, processes=PROCESSES, open_files=4096, file_bytes=limits.disk_bytes,
+        disk_bytes=1024 * MIB,
+    )  # fmt: skip
 
 
 async def follow(
@@ -103,13 +127,9 @@ async def follow(
     """
     ends = asyncio.get_running_loop().time() + limits.timeout_s
     root = _lay(base, folder)
-    bounds = Limits(
-        wall_s=limits.timeout_s, cpu_s=max(1, int(4 * limits.timeout_s)), memory_bytes=limits.memory_bytes,
-        address_space_bytes=0, processes=4096, open_files=4096, file_bytes=limits.disk_bytes, disk_bytes=1024 * MIB,
-    )  # fmt: skip
     (folder / "out").mkdir()
     spec = SandboxSpec(
-        "bash", bounds, (Mount(str(folder / "out"), OUT, writable=True),),
+        "bash", bounds(limits), (Mount(str(folder / "out"), OUT, writable=True),),
         allow_hosts=limits.allow_hosts, root=RootFiles(root.layers, recipe.workdir),
     )  # fmt: skip
     jail = BuildJail()
@@ -141,16 +161,21 @@ def _lay(base: str, folder: Path) -> RootFiles:
         raise ConfigError(
             f"image base {base!r} is no folder with an unpacked root file system, and not {HOST!r}"
         )
+    root = lay_over(RootFiles(tuple((target, (lower,)) for target, lower in below), "/"), folder)
+    for name in PLACES:
+        (folder / TOP / name).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def lay_over(root: RootFiles, folder: Path) -> RootFiles:
+    """Return the same with a folder over each path, in `folder`, that takes what is written; that of `/` is `TOP`."""
     layers = []
-    for target, lower in below:
-        upper = folder / f"layer{target.rstrip('/').replace('/', '-')}"
+    for target, folders in root.layers:
+        upper = folder / f"{TOP}{target.rstrip('/').replace('/', '-')}"
         upper.mkdir()
         Path(f"{upper}.work").mkdir()
-        layers.append((target, (lower, str(upper))))
-    root = folder / "layer"
-    for name in PLACES:
-        (root / name).mkdir(parents=True, exist_ok=True)
-    return RootFiles(tuple(layers), "/")
+        layers.append((target, (*folders, str(upper))))
+    return RootFiles(tuple(layers), root.workdir)
 
 
 def _real(name: str) -> bool:
@@ -229,7 +254,7 @@ def _packed(step: CopyStep, context: Context) -> bytes:
 async def within(call: Coroutine[Any, Any, T], folder: Path, most_bytes: int) -> T:
     """Return what a call returns that writes below a folder.
 
-    Raises `InfrastructureError` when it is found to have written more than `most_bytes`; it is then cancelled. What is
+    Raises `TooMuchWritten` when it is found to have written more than `most_bytes`; it is then cancelled. What is
     written between the last look and the end is for the caller to look at.
     """
     running, watch = asyncio.create_task(call), asyncio.create_task(_watch(folder, most_bytes))
@@ -245,17 +270,17 @@ async def within(call: Coroutine[Any, Any, T], folder: Path, most_bytes: int) ->
 
 
 async def _watch(folder: Path, most_bytes: int) -> None:
-    """Raise `InfrastructureError` once the steps have written more than `most_bytes`."""
+    """Raise `TooMuchWritten` once the steps have written more than `most_bytes`."""
     while True:
         await asyncio.sleep(2.0)
         await check_room(folder, most_bytes)
 
 
 async def check_room(folder: Path, most_bytes: int) -> None:
-    """Raise `InfrastructureError` where more than `most_bytes` lie below a folder."""
+    """Raise `TooMuchWritten` where more than `most_bytes` lie below a folder."""
     taken = await asyncio.to_thread(_taken_bytes, folder)
     if taken > most_bytes:
-        raise InfrastructureError(f"more was written than fits: {taken} bytes of {most_bytes}")
+        raise TooMuchWritten(f"more was written than fits: {taken} bytes of {most_bytes}")
 
 
 def _taken_bytes(folder: Path) -> int:

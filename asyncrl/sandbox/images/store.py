@@ -82,11 +82,17 @@ def _forget(known: tuple[str, int], done: asyncio.Task[Image]) -> None:
         done.exception()
 
 
-async def _made(key: str, recipe: Recipe, base: str, limits: BuildLimits, keep_git_history: bool) -> Image:
-    folder = cache_folder().resolve() / "images" / key
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def images_folder() -> Path:
+    """Return where images are, made where it is missing."""
+    folder = cache_folder().resolve() / "images"
+    folder.mkdir(parents=True, exist_ok=True)
     # Programs of an image may be set to run as root: nobody else of this machine starts them.
-    os.chmod(folder.parent, 0o700)
+    os.chmod(folder, 0o700)
+    return folder
+
+
+async def _made(key: str, recipe: Recipe, base: str, limits: BuildLimits, keep_git_history: bool) -> Image:
+    folder = images_folder() / key
     try:
         async with _locked(folder.with_name(f"{key}.lock")):
             if not (folder / DONE).exists():
@@ -108,7 +114,7 @@ async def _build(
     for place in (partial, folder):
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
     partial.mkdir()
-    async with _slot(folder.parent):
+    async with slot(folder.parent):
         try:
             if base in ENGINES:
                 recipe, base, limits = await _by_engine(recipe, base, partial, limits)
@@ -164,8 +170,8 @@ def _taken(fd: int) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _slot(folder: Path) -> AsyncIterator[None]:
-    """Wait for one of the slots, and hold it for `YOUNG_S` at most."""
+async def slot(folder: Path) -> AsyncIterator[None]:
+    """Wait for one of the slots of a folder of images, and hold it for `YOUNG_S` at most."""
     with contextlib.ExitStack() as opened:
         files = [opened.enter_context(open(folder / f"slot-{n}.lock", "w")) for n in range(SLOTS)]
         while (mine := next((file for file in files if _taken(file.fileno())), None)) is None:

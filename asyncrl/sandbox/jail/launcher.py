@@ -41,10 +41,12 @@ class Job:
     memory_bytes: int
     memory_files: bool
     """Whether memory in unnamed files counts, too."""
+    most_processes: int
+    """0 for no limit of the launcher's."""
     deadline: float | None
     """By the monotonic clock."""
     reason: str = ""
-    """Why the launcher ended it: timeout, memory, disk or killed."""
+    """Why the launcher ended it: timeout, memory, processes, disk or killed."""
 
 
 class Launcher:
@@ -100,6 +102,8 @@ class Launcher:
                 self._end(job, "timeout")
             elif proc.holds_more_than(job.pid, job.memory_bytes, job.memory_files):
                 self._end(job, "memory")
+            elif job.most_processes and len(proc.descendants(job.pid)) > job.most_processes:
+                self._end(job, "processes")
         # At most a twentieth of one core, however many programs there are.
         self._next_tick = now + max(TICK_S, 20 * (time.monotonic() - now))
         if not self._folders.mounts and now >= self._next_disk_check:
@@ -221,6 +225,7 @@ class Launcher:
             error_fd=error_read,
             memory_bytes=message["memory_bytes"],
             memory_files=message["memory_files"],
+            most_processes=message["most_processes"],
             deadline=deadline,
         )
 
