@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +31,11 @@ from asyncrl.gateway.agents import (
     load_agent,
 )
 from asyncrl.harness.file import Harness, fill, read_harness
-from asyncrl.harness.program import Installed, install
+from asyncrl.harness.program import Installed, install, with_places
 from asyncrl.sandbox.archive import archive
 from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.base import PATH
-from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, Sandbox, SandboxSpec
+from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, RootFiles, Sandbox, SandboxSpec
 from asyncrl.types import Task
 
 log = logging.getLogger("asyncrl.rollout")
@@ -155,6 +156,10 @@ class HarnessAgent:
             if self._installed is None:
                 self._installed = await asyncio.to_thread(install, self.name, harness)
         values = self._values(work, episode, timeout_s, self._installed.place)
+        root = work.judge_spec.root
+        if root:
+            _check_apart(self._installed, root)
+            root = with_places(root, self._installed.mounts)
         address = urlsplit(episode.url)
         port = address.port or (443 if address.scheme == "https" else 80)
         spec = SandboxSpec(
@@ -164,7 +169,7 @@ class HarnessAgent:
             dict(work.judge_spec.env),
             allow_hosts=(f"{episode.host}:{port}", *work.judge_spec.allow_hosts),
             image=work.judge_spec.image,
-            root=work.judge_spec.root,
+            root=root,
         )
         async with await open_sandbox(self.sandbox, spec) as box:
             made_git = await self._furnish(box, work, values)
@@ -237,6 +242,16 @@ class HarnessAgent:
 
 def _unjudged(where: str, error: Exception) -> Report:
     return Report(problem=f"{where}: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="unjudged")
+
+
+def _check_apart(installed: Installed, root: RootFiles) -> None:
+    """Raise `EnvironmentFailure` where the program would lie over the task's folder."""
+    for mount in installed.mounts:
+        shared = os.path.commonpath([mount.target, root.workdir])
+        if shared != "/" and shared in (mount.target, root.workdir):
+            raise EnvironmentFailure(
+                f"harness: the program's folder {mount.target} and the task's {root.workdir} are one inside the other"
+            )
 
 
 async def _prepare(env: object, timeout_s: float) -> None:
