@@ -17,7 +17,7 @@ from asyncrl.sandbox.protocol import ExecResult
 TESTS, LOGS = "/tests", "/logs/verifier"
 """Paths inside if anything can be mounted; other programs of the session do not see them at all."""
 
-EMPTY = 'cd "$0" && rm -rf -- ..?* .[!.]* * && [ -z "$(ls -A)" ]'
+EMPTY = 'cd "$0" && chmod -R u+rwX . && rm -rf -- ..?* .[!.]* * && [ -z "$(ls -A)" ]'
 CLEAR_S = 30.0
 
 

@@ -6,15 +6,21 @@ import os
 import numpy as np
 import pytest
 
+from asyncrl.chat.renderer import Limits
+from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.check import check_env, to_action
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.envs.terminal.folder import find_folders, read_folder
 from asyncrl.envs.tools import say
 from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.generation import Generated
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.base import Judge
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import SandboxSpec
+from asyncrl.services.env.client import LocalEnvs
 from asyncrl.types import FailureClass, Status, Task
 from tests.envs.harbor_steps import STEPS, HarborStep, HarborSteps, full, half, write_steps
 from tests.envs.playing import play
@@ -222,6 +228,42 @@ def test_a_judge_without_folders_of_its_own_takes_the_tests_out_of_the_session_a
 
     before, after = asyncio.run(whole())
     assert before.startswith(".verifier-") and after == ""
+
+
+class Scripted:
+    """Says the turns one after the other."""
+
+    def __init__(self, renderer, *turns):
+        self.said = iter([renderer.assistant({"role": "assistant", "content": turn}) for turn in turns])
+
+    async def generate(self, request):
+        ids = next(self.said)
+        return Generated(ids, np.full(len(ids), -0.5, np.float32), np.zeros(len(ids), np.int32), "stop")
+
+
+def test_a_trajectory_has_the_reward_of_each_step_at_the_turn_that_ended_it(renderer, tmp_path, monkeypatch):
+    folder = write(
+        tmp_path / "tasks", monkeypatch,
+        one=HarborStep("", full("test -e /app/a")), two=HarborStep("", half("true", "test -e /app/b")),
+        three=HarborStep("", full("test -e /app/a")),
+    )  # fmt: skip
+    said = Scripted(renderer, call("touch a"), "done", "done", call("true"), "done")
+    settings = EpisodeSettings(
+        Limits(max_turns=0, max_tokens_per_turn=200, max_tokens=4000),
+        env_config={"folder": str(folder)},
+        seed=7,
+    )
+    player = ChatPlayer(said, LocalEnvs(), renderer, parse_hermes, settings, [])
+
+    async def whole():
+        try:
+            return await player.play(EpisodeRequest(task_of(folder, "t"), 0, "e"))
+        finally:
+            await LauncherClient.close_shared()
+
+    (trajectory,) = asyncio.run(whole())
+    assert [turn.reward for turn in trajectory.turns] == pytest.approx([0, 1 / 3, 0.5 / 3, 0, 1 / 3])
+    assert (trajectory.reward, trajectory.status) == (pytest.approx(2.5 / 3), Status.FINISHED)
 
 
 # -- agent programs ---------------------------------------------------------------------------------------------
