@@ -113,7 +113,7 @@ def test_files_go_on_and_what_ran_and_the_tests_do_not(tmp_path, monkeypatch):
         "echo -$X-; ls /work /tmp; pgrep sleep"
     )
     steps = play(
-        make(folder, "t"), shell("X=1; touch kept /tmp/too; (setsid sleep 321 &)"), DONE, shell(look), DONE
+        make(folder, "t"), shell("X=1; touch kept /tmp/too; (setsid sleep 479 &)"), DONE, shell(look), DONE
     )
     (seen,) = shown(steps[2])
     assert "/tests/hidden" not in seen and "'/tests': No such file" in seen
