@@ -31,6 +31,10 @@ class Workspace:
     """The sandbox that judges; what the agent left comes on top of its disk. The agent's own sees the same image."""
     packed: bytes = b""
     """A tar archive that is unpacked before `files`, for what these cannot say: links, empty folders, modes."""
+    setup: tuple[str, ...] = ()
+    """A program that is run in the folder before the agent's; its failure is the task's."""
+    steps: int = 1
+    """How often an agent may be asked, one after the other: see `WorkspaceEnv.judge`."""
 
 
 @runtime_checkable
@@ -53,6 +57,8 @@ class WorkspaceEnv(Protocol):
     async def judge(self, box: Sandbox) -> Step:
         """Judge the work folder of a sandbox in which no program of the agent runs.
 
-        Returns reward, success and components. Raises `EpisodeError` where the work cannot be judged.
+        Returns reward, success and components. Without `done` its one message, of role user, is what an agent is asked
+        next, in the work folder as this sandbox then has it; the rewards add up. Raises `EpisodeError` where the work
+        cannot be judged.
         """
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +31,11 @@ from asyncrl.gateway.agents import (
     load_agent,
 )
 from asyncrl.harness.file import Harness, fill, read_harness
-from asyncrl.harness.program import Installed, install
+from asyncrl.harness.program import Installed, install, with_places
 from asyncrl.sandbox.archive import archive
 from asyncrl.sandbox.backends import open_sandbox
 from asyncrl.sandbox.base import PATH
-from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, Sandbox, SandboxSpec
+from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, RootFiles, Sandbox, SandboxSpec
 from asyncrl.types import Task
 
 log = logging.getLogger("asyncrl.rollout")
@@ -59,6 +60,9 @@ GIT = (
     "command -v git >/dev/null && [ ! -e .git ] && git init -q && git add -A && "
     "git -c user.name=task -c user.email=task@localhost commit -q -m start --allow-empty && echo made"
 )
+EXIT_CODE = "exit_code"
+UNPLAYED = ("not started", "killed")
+"""Ends after which nothing more is asked: the episode has failed."""
 KILLED = 128
 """Exit statuses above are those of a signal."""
 
@@ -108,7 +112,7 @@ class HarnessAgent:
         """Install the program, and read a task. Raises `ConfigError`, `UnavailableError`."""
         self._installed = install(self.name, self.harness)
         work = self._env(task).workspace()
-        needed_s = work.judge_timeout_s + OWN_S + LEAST_S
+        needed_s = work.steps * (work.judge_timeout_s + OWN_S + LEAST_S)
         if timeout_s < needed_s:
             raise ConfigError(
                 f"rollout.episode_timeout_s: must be at least {needed_s:g}, got {timeout_s:g}: judging may take "
@@ -122,23 +126,48 @@ class HarnessAgent:
             env = await asyncio.to_thread(self._env, _task(task))
             await _prepare(env, timeout_s)
             work = env.workspace()
-            agent_s = max(LEAST_S, timeout_s - work.judge_timeout_s - OWN_S)
+        except (InfrastructureError, UnavailableError):
+            raise
+        except Exception as error:
+            return _unjudged("harness", error)
+        reward, components, begun = 0.0, dict[str, float](), ends - timeout_s
+        for left in range(work.steps, 0, -1):
+            piece_s = (ends - begun) / left
+            report, further = await self._do(env, work, episode, piece_s, begun + piece_s)
+            if report.reward is None:
+                return report
+            reward += report.reward
+            for name, value in report.components.items():
+                components[name] = value if name == EXIT_CODE else components.get(name, 0.0) + value
+            if further is None:
+                break
+            work, begun = further, time.monotonic()
+        return replace(report, reward=reward, components=components)
+
+    async def _do(
+        self, env: WorkspaceEnv, work: Workspace, episode: OpenEpisode, timeout_s: float, ends: float
+    ) -> tuple[Report, Workspace | None]:
+        """Have the program do what is asked once, and judge it, in `timeout_s` and until `ends` on the clock
+        `time.monotonic`. Returns what is asked next, too."""
+        agent_s = max(LEAST_S, timeout_s - work.judge_timeout_s - OWN_S)
+        try:
             played = await self._play(work, episode, agent_s, ends - work.judge_timeout_s - OWN_S / 2)
         except (InfrastructureError, UnavailableError):
             raise
         except Exception as error:
             # Of the task or of the harness: the policy has had no say in it.
-            return _unjudged("harness", error)
+            return _unjudged("harness", error), None
         self.seen(played.result)
         ended, problem = _end(played.result, agent_s)
         try:
-            step = await self._judge(env, work, played) if played.whole else Step(done=True, success=False)
+            step, further = await self._judge(env, work, played)
         except (InfrastructureError, UnavailableError):
             raise
         except Exception as error:
-            return _unjudged("judge", error)
-        components = {**step.components, "exit_code": float(played.result.returncode)}
-        return Report(step.reward, step.success, components, problem, ended, must_ask=True)
+            return _unjudged("judge", error), None
+        components = {**step.components, EXIT_CODE: float(played.result.returncode)}
+        report = Report(step.reward, step.success, components, problem, ended, must_ask=True)
+        return report, None if ended in UNPLAYED else further
 
     def _env(self, task: Task) -> Any:
         env = load_env(self.source)(replace(task, env=self.source), **self.config)
@@ -155,6 +184,10 @@ class HarnessAgent:
             if self._installed is None:
                 self._installed = await asyncio.to_thread(install, self.name, harness)
         values = self._values(work, episode, timeout_s, self._installed.place)
+        root = work.judge_spec.root
+        if root:
+            _check_apart(self._installed, root)
+            root = with_places(root, self._installed.mounts)
         address = urlsplit(episode.url)
         port = address.port or (443 if address.scheme == "https" else 80)
         spec = SandboxSpec(
@@ -164,7 +197,7 @@ class HarnessAgent:
             dict(work.judge_spec.env),
             allow_hosts=(f"{episode.host}:{port}", *work.judge_spec.allow_hosts),
             image=work.judge_spec.image,
-            root=work.judge_spec.root,
+            root=root,
         )
         async with await open_sandbox(self.sandbox, spec) as box:
             made_git = await self._furnish(box, work, values)
@@ -200,6 +233,10 @@ class HarnessAgent:
                 raise EnvironmentFailure(
                     f"harness: files do not fit into the sandbox: {made.stderr[-500:]!r}"
                 )
+        if work.setup:
+            done = await box.exec(work.setup, timeout_s=COPY_S)
+            if not done.ok:
+                raise EnvironmentFailure(f"harness: the task's setup failed: {done.stderr[-500:]!r}")
         if not self.harness.git:
             return False
         done = await box.exec(["sh", "-c", GIT], timeout_s=COPY_S, env={"HOME": HOME})
@@ -225,18 +262,42 @@ class HarnessAgent:
             raise EnvironmentFailure(f"harness: the instruction has more than {PROMPT_BYTES} bytes")
         return {**values, "prompt": prompt}
 
-    async def _judge(self, env: WorkspaceEnv, work: Workspace, played: Played) -> Step:
-        """Judge a copy of what the agent left, where none of its processes has ever run."""
+    async def _judge(
+        self, env: WorkspaceEnv, work: Workspace, played: Played
+    ) -> tuple[Step, Workspace | None]:
+        """Judge a copy of what the agent left, where none of its processes has ever run. Returns what is asked next,
+        too, in the folder as it is then."""
+        if not played.whole:
+            return Step(done=True, success=False), None
         limits = work.judge_spec.limits
         assert limits is not None
         room = replace(limits, disk_bytes=limits.disk_bytes + 2 * len(played.left))
         async with await open_sandbox(self.sandbox, replace(work.judge_spec, limits=room)) as box:
             await box.exec(["tar", "-xpf", "-", "--no-same-owner"], stdin=played.left, timeout_s=COPY_S)
-            return await env.judge(box)
+            step = await env.judge(box)
+            if step.done:
+                return step, None
+            packed = await box.exec(["tar", "-cf", "-", "."], timeout_s=COPY_S, max_output_bytes=LEFT_BYTES)
+        if packed.truncated or packed.timed_out:
+            return replace(step, done=True, success=False), None
+        asked = step.messages[0]["content"]
+        return step, replace(
+            work, instruction=asked, files={}, executable=frozenset(), packed=packed.stdout, setup=()
+        )
 
 
 def _unjudged(where: str, error: Exception) -> Report:
     return Report(problem=f"{where}: {type(error).__name__}: {error}"[:SHOWN_CHARACTERS], end="unjudged")
+
+
+def _check_apart(installed: Installed, root: RootFiles) -> None:
+    """Raise `EnvironmentFailure` where the program would lie over the task's folder."""
+    for mount in installed.mounts:
+        shared = os.path.commonpath([mount.target, root.workdir])
+        if shared != "/" and shared in (mount.target, root.workdir):
+            raise EnvironmentFailure(
+                f"harness: the program's folder {mount.target} and the task's {root.workdir} are one inside the other"
+            )
 
 
 async def _prepare(env: object, timeout_s: float) -> None:

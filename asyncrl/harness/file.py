@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import posixpath
 import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.protocol import Limits
@@ -24,10 +33,17 @@ Version = Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+-]*$")]
 Package = Annotated[
     str, StringConstraints(pattern=r"^(@[a-z0-9._-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?$")
 ]
+_IMAGE = re.compile(
+    r"[a-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}|localhost/[a-z0-9][A-Za-z0-9._/-]*:[\w.-]+"
+)
+OWN = (
+    "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "tmp", "usr", "work",
+)  # fmt: skip
+"""First folders of paths at which a sandbox has its own files."""
 
 
 class Program(BaseModel):
-    """Where the program comes from: a package of a registry in one version, or a path."""
+    """Where the program comes from: a package of a registry in one version, an image's folder, or a path."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,13 +57,53 @@ class Program(BaseModel):
     """Python that a package of pip runs on, such as 3.12; None for asyncrl's own."""
     packages: tuple[str, ...] = ()
     """Further packages with their versions, as the registry's client takes them, such as `litellm==1.80.0`."""
+    image: str | None = None
+    """A container image: `NAME@sha256:DIGEST`, or `localhost/NAME:TAG` of one that was built on this machine."""
+    folder: str | None = None
+    """The folder of the image that is the program; a sandbox shows it at the same path."""
+    engine: Literal["podman", "docker"] | None = None
+    """What fetches the image; None for podman."""
+
+    @field_validator("image")
+    @classmethod
+    def _pinned(cls, value: str | None) -> str | None:
+        if value is not None and not _IMAGE.fullmatch(value):
+            raise ValueError(
+                "must be NAME@sha256:DIGEST, or localhost/NAME:TAG for an image that was built on this machine, got "
+                f"{value[:100]!r}"
+            )
+        return value
+
+    @field_validator("folder")
+    @classmethod
+    def _apart(cls, value: str | None) -> str | None:
+        if value is not None and (
+            not value.startswith("/")
+            or posixpath.normpath(value) != value
+            or value.split("/")[1] in ("", *OWN)
+        ):
+            raise ValueError(
+                f"must be an absolute path outside of /{', /'.join(OWN)}, where a sandbox has its own files; such as "
+                f"/opt/agent, got {value[:100]!r}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _one(self) -> Program:
-        given = [n for n in ("npm", "pip", "path") if getattr(self, n) is not None]
+        given = [n for n in ("npm", "pip", "path", "image") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"program: give one of npm, pip and path, got {', '.join(given) or 'none'}")
-        if given != ["path"] and self.version is None:
+            raise ValueError(
+                f"program: give one of npm, pip, path and image, got {', '.join(given) or 'none'}"
+            )
+        of_image, of_packages = ("folder", "engine"), ("version", "python", "packages")
+        for key in of_packages if given == ["image"] else of_image:
+            if getattr(self, key):
+                raise ValueError(
+                    f"program.{key}: must be left out with {given[0]}, got {getattr(self, key)!r}"
+                )
+        if given == ["image"] and self.folder is None:
+            raise ValueError("program.folder: missing; the folder of the image that is the program")
+        if given[0] in ("npm", "pip") and self.version is None:
             raise ValueError(
                 f'program.version: missing; a package is pinned to one, such as {given[0]} = ..., version = "1.0"'
             )

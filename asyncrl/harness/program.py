@@ -1,7 +1,7 @@
-"""An agent program on this machine: installed once from its registry, then shown read-only in every sandbox.
+"""An agent program on this machine: installed once from its registry or image, then shown read-only in every sandbox.
 
-A package is installed under `.cache/harnesses`, in a folder named by what was asked for, and the versions that it came
-with are listed beside it. Nothing is installed in a sandbox.
+It is installed under `.cache/harnesses`, in a folder named by what was asked for, and the versions that it came with
+are listed beside it. Nothing is installed in a sandbox.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from asyncrl.cache import cache_folder
 from asyncrl.errors import ConfigError, UnavailableError
 from asyncrl.harness.file import SETTING, Harness, Program, harness_path
-from asyncrl.sandbox.protocol import Mount
+from asyncrl.harness.image import FILES, image_id, install_image
+from asyncrl.sandbox.protocol import Mount, RootFiles
 
 TARGET = "/opt/harness"
 """Where the program is inside."""
@@ -53,8 +57,8 @@ class Installed:
 def install(name: str, harness: Harness) -> Installed:
     """Return a harness's program, installed if it is not there yet; a process that finds another at it waits.
 
-    Raises `ConfigError` for a path that is not there, `UnavailableError` where the registry's client fails, or a
-    program is missing that it needs.
+    Raises `ConfigError` for a path that is not there, or a folder that an image does not have or that leads out of
+    itself; `UnavailableError` where the registry's client or the engine fails, or a program is missing that it needs.
     """
     for needed in harness.needs:
         if shutil.which(needed) is None:
@@ -71,12 +75,16 @@ def install(name: str, harness: Harness) -> Installed:
         if not (folder / DONE).exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            versions = _install_npm(program, folder) if program.npm else _install_pip(program, folder)
-            (folder / DONE).write_text(json.dumps(versions, indent=1))
+            made = install_image if program.image else _install_npm if program.npm else _install_pip
+            (folder / DONE).write_text(json.dumps(made(program, folder), indent=1))
+    if program.image:
+        return _of_image(program, folder)
     return _of_npm(folder) if program.npm else _of_pip(folder)
 
 
 def _folder(program: Program) -> Path:
+    if program.image:
+        return _named(program.image.partition("@")[0], "image", [*image_id(program), program.folder])
     asked = [
         program.npm,
         program.pip,
@@ -84,9 +92,19 @@ def _folder(program: Program) -> Path:
         sorted(program.packages),
         program.python or sys.version_info[:2],
     ]
+    return _named((program.npm or program.pip or "").partition("[")[0], str(program.version), asked)
+
+
+def _named(name: str, version: str, asked: Sequence[Any]) -> Path:
     digest = hashlib.blake2b(json.dumps(asked).encode(), digest_size=4).hexdigest()
-    name = (program.npm or program.pip or "").strip("@").replace("/", "-").partition("[")[0]
-    return (cache_folder() / "harnesses" / f"{name}-{program.version}-{digest}").absolute()
+    name = re.sub("[/:]", "-", name.strip("@"))
+    return (cache_folder() / "harnesses" / f"{name}-{version}-{digest}").absolute()
+
+
+def _of_image(program: Program, folder: Path) -> Installed:
+    files, place = folder / FILES, str(program.folder)
+    path = f"{place}/bin" if (files / "bin").is_dir() else place
+    return Installed((Mount(str(files), place),), path, place)
 
 
 def _of_path(name: str, path: str) -> Installed:
@@ -95,6 +113,22 @@ def _of_path(name: str, path: str) -> Installed:
         raise ConfigError(f"{SETTING}: {name}: program.path: there is no {str(source)!r}")
     place = TARGET if source.is_dir() else f"{TARGET}/{source.name}"
     return Installed((Mount(str(source), place),), f"{TARGET}:{TARGET}/bin", place)
+
+
+def with_places(root: RootFiles, mounts: Sequence[Mount]) -> RootFiles:
+    """Return a root file system that has a folder where each folder is mounted: nobody can make one in an image's own
+    folders when a sandbox starts."""
+    targets = sorted(mount.target for mount in mounts if os.path.isdir(mount.source))
+    folder = _named("places", "of", targets)
+    for target in targets:
+        for place in (*reversed(Path(target).parents), Path(target)):
+            below = folder / str(place).lstrip("/")
+            below.mkdir(parents=True, exist_ok=True)
+            below.chmod(0o755)
+    layers = tuple(
+        (at, (*folders, str(folder)) if at == "/" and targets else folders) for at, folders in root.layers
+    )
+    return replace(root, layers=layers)
 
 
 def _install_npm(program: Program, folder: Path) -> dict[str, str]:

@@ -77,6 +77,13 @@ class Judge:
             there = await self.box.exec(["sh", "-c", '[ -e "$0" ] || [ -L "$0" ]', path])
         return await self.box.read(path, max_bytes) if there.ok else None
 
+    async def clear(self) -> None:
+        """Take the tests and their results out of the session. Raises `InputError` where what is judged prevents it."""
+        with own():
+            done = await self.box.exec(["rm", "-rf", self.tests.removesuffix("/tests")])
+        if not done.ok:
+            raise InputError(f"sandbox folder {self.tests} cannot be removed: {done.stderr[-500:]!r}")
+
 
 class BaseSandbox(Sandbox):
     """Implements `exec` and `build` over `_run`; a backend gives `_run`, files, processes, start and stop."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from asyncrl.agent_time import own
+from asyncrl.errors import InputError
 from asyncrl.sandbox.base import Judge, in_time
 from asyncrl.sandbox.jail.files import NoSuchFile, read_file, write_file
 from asyncrl.sandbox.protocol import ExecResult
 
 TESTS, LOGS = "/tests", "/logs/verifier"
 """Paths inside if anything can be mounted; other programs of the session do not see them at all."""
+
+EMPTY = 'cd "$0" && chmod -R u+rwX . && rm -rf -- ..?* .[!.]* * && [ -z "$(ls -A)" ]'
+CLEAR_S = 30.0
 
 
 class JudgedSession(Protocol):
@@ -72,5 +78,27 @@ class LocalJudge(Judge):
             return await asyncio.to_thread(read_file, folder, name, max_bytes)
         except NoSuchFile:
             return None
+        finally:
+            os.close(folder)
+
+    async def clear(self) -> None:
+        # The results belong to the session's user, the tests to asyncrl's.
+        with own():
+            done = await self._session.run_judge(["sh", "-c", EMPTY, self.logs], b"", CLEAR_S, 4096, {})
+        if not done.ok:
+            raise InputError(f"sandbox folder {self.logs} cannot be emptied: {done.stderr[-500:]!r}")
+        folder = await self._session.judge_folder("tests")
+
+        def remove() -> None:
+            with os.scandir(folder) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for name, is_folder in found:
+                if is_folder:
+                    shutil.rmtree(name, dir_fd=folder)
+                else:
+                    os.unlink(name, dir_fd=folder)
+
+        try:
+            await asyncio.to_thread(remove)
         finally:
             os.close(folder)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from asyncrl.agent_time import needed_s
 from asyncrl.env.protocol import Step
-from asyncrl.env.workspace import Workspace
 from asyncrl.envs.sandboxed import pick_backend
 from asyncrl.envs.swe.examine import RUNS, examine
 from asyncrl.envs.swe.judge import judge_patch, judge_tree, left_by_agent
@@ -128,26 +127,18 @@ class Swe(Terminal):
             else self.test_timeout_s
         )
 
-    def workspace(self) -> Workspace:
-        work = super().workspace()
-        return replace(work, judge_timeout_s=self._judging_s())
-
     async def judge(self, box: Sandbox) -> Step:
         """Run the tests on what an agent program has left."""
         await self.prepare()
-        if self.sets_up:
-            judged = await self._judge_script(await script_left(box))
-            success, components = judged.reward == 1, {**judged.components, "tests_passed": judged.share}
-            return Step(reward=judged.reward, done=True, success=success, components=components)
-        verdict = await self._judge_left(box)
-        components = {"tests_passed": verdict.passed}
-        return Step(reward=verdict.reward, done=True, success=verdict.reward == 1, components=components)
+        return await self._judged(await self._verdict_on(box))
 
     async def _judge(self) -> Verdict:
         shell = await self._open()
         await shell.stop()
         assert self.box is not None
-        box = await self.box.open()
+        return await self._verdict_on(await self.box.open())
+
+    async def _verdict_on(self, box: Sandbox) -> Verdict:
         if not self.sets_up:
             return await self._judge_left(box)
         judged = await self._judge_script(await script_left(box))

@@ -25,11 +25,12 @@ from asyncrl.envs.terminal.generate import make_task
 from asyncrl.envs.terminal.image import BuildSettings, TaskImage, build_settings, hosts
 from asyncrl.envs.terminal.separate import SeparateVerifier
 from asyncrl.envs.terminal.shell import Shell
+from asyncrl.envs.terminal.steps import SETUP, SETUP_S, Course, begin
 from asyncrl.envs.terminal.verify import BASH, Verdict, verify
 from asyncrl.envs.tools import ToolError, answer_calls, call_message, say, schema
 from asyncrl.errors import EnvironmentFailure
 from asyncrl.sandbox.archive import archive
-from asyncrl.sandbox.protocol import MIB, Limits, Sandbox, SandboxSpec
+from asyncrl.sandbox.protocol import MIB, WORKDIR, Limits, Sandbox, SandboxSpec
 from asyncrl.types import Message, Task
 
 RULES = "Do the task with tool shell, which runs bash commands. When it is done, say done."
@@ -84,10 +85,17 @@ class Terminal(ProceduralEnv):
         toml = self.work.toml
         agents, tests = toml.network.narrowed(for_all), toml.test_network.narrowed((*for_all, *for_tests))
         self.spec = replace(_spec(self.work, agents), judge_hosts=None if tests == agents else tests)
-        self.verifier: SeparateVerifier | None = None
-        if (own := self.work.verifier) is not None:
+        self.course = Course(self.work)
+        self.verifiers: list[SeparateVerifier | None] = []
+        """Those of the steps whose tests have an environment of their own."""
+        for asked in self.course.works:
+            if (own := asked.verifier) is None:
+                self.verifiers.append(None)
+                continue
             spec = _spec(own, own.toml.network.narrowed((*for_all, *for_tests)))
-            self.verifier = SeparateVerifier(own, TaskImage(own, building, sandbox), sandbox, spec)
+            self.verifiers.append(SeparateVerifier(own, TaskImage(own, building, sandbox), sandbox, spec))
+        self.step_turns = self.max_turns
+        self.max_turns *= len(self.course.works)
         self.box: LazySandbox | None = None
         self.packed = b""
         self.starting = asyncio.Lock()
@@ -118,11 +126,14 @@ class Terminal(ProceduralEnv):
 
     def opening(self) -> list[Message]:
         """Return the messages that begin the conversation."""
-        text = rename_paths(self.work.instruction, self.work.workdir).strip()
-        return [{"role": "system", "content": RULES}, {"role": "user", "content": text}]
+        return [{"role": "system", "content": RULES}, self._asked()]
+
+    def _asked(self) -> Message:
+        work = self.course.work
+        return {"role": "user", "content": rename_paths(work.instruction, work.workdir).strip()}
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
-        verifier_needs = self.verifier is not None and self.verifier.image.needed
+        verifier_needs = any(verifier and verifier.image.needed for verifier in self.verifiers)
         return self._reset_built() if self.image.needed or verifier_needs else self.opening()
 
     async def _reset_built(self) -> list[Message]:
@@ -132,8 +143,8 @@ class Terminal(ProceduralEnv):
 
     def _begin_verifier(self) -> None:
         """Begin to build the image of the tests, which are waited for when they judge."""
-        if self.verifier is not None:
-            self.verifier.image.start()
+        for verifier in filter(None, self.verifiers):
+            verifier.image.start()
 
     async def prepare(self) -> None:
         """Build the task's image, which `workspace` needs. Raises `InfrastructureError` with the reason."""
@@ -142,7 +153,8 @@ class Terminal(ProceduralEnv):
         self.packed = await self.image.packed()
 
     async def step(self, action: Action) -> Step:
-        """Run the commands of a turn in order; judge after the last turn or one without commands."""
+        """Run the commands of a turn in order; judge after the last turn or one without commands. A task of steps goes
+        on then with the next one's instruction."""
         self.turns += 1
         components = {
             "commands": float(len(action.tool_calls)),
@@ -151,43 +163,82 @@ class Terminal(ProceduralEnv):
         with part(COMMANDS_SHARE):
             # A subclass may offer it under the name that an agent program has for it.
             messages = await answer_calls(action, self.tools, {self.tools[0]["function"]["name"]: self._run})
-        if messages and self.turns < self.max_turns:
+        if messages and self.turns < self.step_turns:
             return Step(messages, components=components)
         with part(1 - COMMANDS_SHARE):
-            verdict = await self._judge()
-        components |= {"tests_passed": verdict.passed, **verdict.components}
-        return Step(
-            reward=verdict.reward, done=True, success=verdict.reward == 1, components=components,
-            truncated=bool(messages) and verdict.reward < 1,
+            found = await self._judged(await self._judge())
+        self.turns = 0
+        return replace(
+            found, messages=[] if found.done else [*messages, *found.messages],
+            components={**components, **found.components},
+            truncated=found.done and bool(messages) and not found.success,
         )  # fmt: skip
+
+    async def _judged(self, verdict: Verdict, box: Sandbox | None = None) -> Step:
+        """Return what follows a verdict: the end, or what is asked next in the session that was judged.
+
+        box: that session, where it is not the environment's own.
+        """
+        course = self.course
+        components = {"tests_passed": verdict.passed / len(course.works), **verdict.components}
+        if course.step is not None:
+            components[f"step_{course.at + 1}"] = verdict.reward
+        if course.earn(verdict.reward) and await self._next_step(verdict, box):
+            return Step([self._asked()], course.turn_reward(done=False), components=components)
+        total = course.total
+        reward = course.turn_reward(done=True)
+        return Step(reward=reward, done=True, success=total == 1, components=components)
+
+    async def _next_step(self, verdict: Verdict, box: Sandbox | None) -> bool:
+        """Make the session ready for the step that follows. What an agent has spoiled so that it cannot counts as
+        judged, with nothing earned: there is no way to leave out a step that would be lost."""
+        if not verdict.spent:
+            assert self.course.step is not None and (box is not None or self.box is not None)
+            if box is None and self.box is not None:
+                box = await self.box.open()
+            if box is not None and not await begin(box, self.course.step):
+                return True
+        self.course.rewards.append(0.0)
+        return False
 
     def workspace(self) -> Workspace:
         """Return the task as a folder for an agent program; see `asyncrl.env.workspace`."""
-        text = rename_paths(self.work.instruction, self.work.workdir).strip()
-        work = self.work
+        work, step = self.work, self.course.step
+        files, executable = dict(work.files), work.executable
+        setup: tuple[str, ...] = ()
+        if step is not None:
+            files |= step.prepared()
+            executable |= step.executable
+            setup = (*BASH, f"{WORKDIR}/{SETUP}") if SETUP in step.files else ()
         return Workspace(
-            text, work.files, work.executable, work.toml.verifier_timeout_s, self.spec, self.packed
-        )
+            self._asked()["content"], files, executable, self._judging_s(), self.spec, self.packed, setup,
+            steps=len(self.course.works),
+        )  # fmt: skip
+
+    def _judging_s(self) -> float:
+        """Return the longest that one verdict takes, with what comes before the step that follows."""
+        longest_s = max(work.toml.verifier_timeout_s for work in self.course.works)
+        return longest_s + (SETUP_S if any(SETUP in step.files for step in self.work.steps) else 0.0)
 
     async def judge(self, box: Sandbox) -> Step:
-        """Run the tests on what an agent program has left."""
-        verdict = await self._verdict(box)
-        components = {"tests_passed": verdict.passed}
-        return Step(reward=verdict.reward, done=True, success=verdict.reward == 1, components=components)
+        """Run the tests on what an agent program has left; and of a task of steps that goes on, make this sandbox's
+        folder what the program is asked to work on next."""
+        return await self._judged(await self._verdict(box), box)
 
     async def close(self) -> None:
         self.image.leave()
-        if self.verifier is not None:
-            self.verifier.image.leave()
+        for verifier in filter(None, self.verifiers):
+            verifier.image.leave()
         if self.box is not None:
             await self.box.close()
 
     def oracle(self, messages: list[Message]) -> Message:
-        if not self.work.solution:
+        work = self.course.work
+        if not work.solution:
             raise NotImplementedError
         if messages[-1]["role"] == "tool":
             return say("done")
-        command = rename_paths(self.work.solution, self.work.workdir).strip()
+        command = rename_paths(work.solution, work.workdir).strip()
         # A script may set options and exit; a single command is shown unchanged.
         return call_message(
             ("shell", {"command": f"(\n{command}\n)" if command.startswith("#!") else command})
@@ -201,15 +252,16 @@ class Terminal(ProceduralEnv):
         return call_message(("shell", {"command": rng.choice(commands)}))
 
     def problem_key(self) -> str:
-        return self.work.instruction
+        return "\n".join(work.instruction for work in self.course.works)
 
     def secrets(self) -> tuple[str, ...]:
-        """The tests and the solution."""
-        tests = [data.decode("utf-8", "replace").strip() for data in self.work.tests.values()]
-        return (
-            *(t for t in tests if t),
-            *((self.work.solution.strip(),) if self.work.solution.strip() else ()),
-        )
+        """The tests and the solutions."""
+        texts = [
+            text.strip()
+            for work in self.course.works
+            for text in (*(data.decode("utf-8", "replace") for data in work.tests.values()), work.solution)
+        ]
+        return tuple(dict.fromkeys(text for text in texts if text))
 
     async def _run(self, command: str) -> str:
         if len(command) > COMMAND_CHARACTERS:
@@ -235,6 +287,11 @@ class Terminal(ProceduralEnv):
                     raise EnvironmentFailure(
                         f"terminal task {self.work.name}: its files do not fit: {unpacked.stderr[-500:]!r}"
                     )
+                if self.course.step is not None:
+                    with own():
+                        problem = await begin(box, self.course.step)
+                    if problem:
+                        raise EnvironmentFailure(f"terminal task {self.work.name}: {problem}")
                 self.shell = Shell(box, self.shown_characters)
             return self.shell
 
@@ -246,11 +303,14 @@ class Terminal(ProceduralEnv):
 
     async def _verdict(self, box: Sandbox) -> Verdict:
         """Judge a session in which no program of the agent runs."""
-        for hook in self.work.toml.collect:
-            command = rename_paths(hook.command, self.work.workdir)
+        work, verifier = self.course.work, self.verifiers[self.course.at]
+        for hook in work.toml.collect:
+            command = rename_paths(hook.command, work.workdir)
             # As harbor does, nothing is made of how it ends.
             await box.exec([*BASH, "-c", command], timeout_s=hook.timeout_s)
-        return await (self.verifier.verify(box, self.work) if self.verifier else verify(box, self.work))
+        if verifier is not None:
+            return await verifier.verify(box, work)
+        return await verify(box, work, goes_on=not self.course.is_last)
 
 
 def _spec(work: TaskFolder, allow_hosts: Sequence[str]) -> SandboxSpec:

@@ -6,6 +6,9 @@ environment/         files the agent finds; a Dockerfile says where, and what el
 tests/               test.sh (writes reward.txt or reward.json) or test_outputs.py; a Dockerfile, where the tests have
                      an environment of their own
 solution/solve.sh    the scripted expert
+
+A task of several steps has steps/NAME/ with instruction.md, tests/, solution/ and workdir/ (files that come into the
+work folder before the step, of which setup.sh is run) for each; its own tests/ and solution/ are for all of them.
 """
 
 from __future__ import annotations
@@ -15,15 +18,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from asyncrl.envs.terminal.artifacts import ARTIFACTS, KEEPER, KEPT
-from asyncrl.envs.terminal.task_toml import TaskToml, read_task_toml
+from asyncrl.envs.terminal.task_toml import StepToml, TaskToml, read_steps, read_strategy, read_task_toml
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.images.dockerfile import Context, CopyStep, FolderStep, Recipe, for_engine, parse
 from asyncrl.sandbox.protocol import WORKDIR
 from asyncrl.textfile import read_text, read_toml
 
 TESTS = "/tests"
+SETUP = "setup.sh"
+"""The file of a step that is run before it."""
 MAX_BYTES = 16 * 1024 * 1024
 """All files of one part of a task together."""
 
@@ -54,6 +60,45 @@ class TaskFolder:
     """Whether the tests are what the image holds in `/tests`."""
     start: str = ""
     """Where the tests start; "" for the work folder."""
+    steps: tuple[TaskStep, ...] = ()
+    """What is asked one after the other; none for a task that is asked at once."""
+    strategy: Literal["mean", "final"] = "mean"
+    """How the rewards of steps make that of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStep:
+    """One of the steps of a task."""
+
+    name: str
+    work: TaskFolder
+    """The task as this step asks and judges it."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What comes into the work folder before it, by path there."""
+    executable: frozenset[str] = frozenset()
+    min_reward: float | None = None
+    """With less the steps after it are not played."""
+
+    def prepared(self) -> dict[str, bytes]:
+        """Return the files, with the sandbox's paths in the setup."""
+        files = dict(self.files)
+        if SETUP in files:
+            files[SETUP] = rename_paths(files[SETUP].decode("utf-8", "replace"), self.work.workdir).encode()
+        return files
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is asked and judged at once: of a task, or of a step."""
+
+    instruction: str
+    solution: str
+    tests: Mapping[str, bytes]
+    test_modes: frozenset[str]
+
+    def keeps(self, toml: TaskToml) -> bool:
+        """Whether something is kept of what an agent leaves in `ARTIFACTS`."""
+        return toml.verifier is not None or ARTIFACTS in self.instruction
 
 
 def read_folder(
@@ -66,34 +111,47 @@ def read_folder(
     """
     path = Path(path)
     try:
-        instruction = read_text(_own(path / "instruction.md", path))
-        toml, solve = path / "task.toml", path / "solution" / "solve.sh"
-        settings = read_task_toml(read_toml(_own(toml, path)) if toml.exists() else {}, path)
+        toml = path / "task.toml"
+        said = read_toml(_own(toml, path)) if toml.exists() else {}
+        settings, steps = read_task_toml(said, path), read_steps(said, path)
         context, modes = _read_files(path / "environment", path)
-        tests, test_modes = _read_files(path / "tests", path)
-        solution = read_text(_own(solve, path)) if solve.exists() else ""
+        parts = [_part(path, path / "steps" / step.name) for step in steps] or [_part(path, path)]
+        given = [_read_files(path / "steps" / step.name / "workdir", path) for step in steps]
     except (OSError, ValueError) as error:
         raise ConfigError(f"terminal task {path}: {error}") from error
     maker = _Maker(path, ignore_run, engine_builds)
-    files = Context(context, frozenset(modes))
-    work = maker.made(files, TaskFolder(path.name, instruction, {}, tests, solution, toml=settings))
-    if settings.verifier is not None:
-        work = replace(
-            work, verifier=maker.verifier(work, Context(tests, frozenset(test_modes)), settings.verifier)
-        )
-    elif "test.sh" not in tests and "test_outputs.py" not in tests:
-        raise ConfigError(f"terminal task {path}: tests/ must hold test.sh or test_outputs.py")
-    if settings.verifier is not None or ARTIFACTS in instruction:
+    if steps:
+        # The limits of a session are for the longest tests.
+        settings = replace(settings, said_timeout_s=max(step.toml.said_timeout_s for step in steps))
+    first = parts[0]
+    work = TaskFolder(path.name, first.instruction, {}, first.tests, first.solution, toml=settings)
+    work = maker.made(Context(context, frozenset(modes)), work)
+    if any(
+        part.keeps(step.toml) for part, step in zip(parts, steps or (StepToml("", settings),), strict=True)
+    ):
         work = replace(work, files={**work.files, KEEPER: b""})
-    return work
+    if not steps:
+        return maker.judged(work, first, settings)
+    made = []
+    for step, part, (files, executable) in zip(steps, parts, given, strict=True):
+        asked = replace(work, instruction=part.instruction, solution=part.solution)
+        judged = maker.judged(asked, part, step.toml, step.name)
+        made.append(TaskStep(step.name, judged, files, frozenset(executable), step.min_reward))
+    return replace(work, steps=tuple(made), strategy=read_strategy(said, path))
 
 
 def find_folders(path: str | Path) -> list[Path]:
     """Return the task folders below `path` by name. Raises `ConfigError` when there is none, and for a link to one
     elsewhere."""
-    found = sorted(p.parent for p in Path(path).glob("*/instruction.md"))
+    inside = Path(path)
+    found = sorted(
+        {p.parent for p in inside.glob("*/instruction.md")}
+        | {p.parents[2] for p in inside.glob("*/steps/*/instruction.md")}
+    )
     if not found:
-        raise ConfigError(f"env.config.folder: {path}: holds no folder with an instruction.md")
+        raise ConfigError(
+            f"env.config.folder: {path}: holds no folder with an instruction.md, of a task or its steps"
+        )
     for folder in found:
         try:
             _own(folder, Path(path))
@@ -108,6 +166,19 @@ def _own(path: Path, folder: Path) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{path} is, or lies behind, a link to {path.resolve()}, which is not in {folder}")
     return path
+
+
+def _part(path: Path, folder: Path) -> _Part:
+    """Return what a folder of a task at `path` asks: its own, or that of a step, which has the task's tests with its
+    own over them, and the task's solution where it has none."""
+    instruction = read_text(_own(folder / "instruction.md", path))
+    solve = (folder if (folder / "solution").exists() else path) / "solution" / "solve.sh"
+    solution = read_text(_own(solve, path)) if solve.exists() else ""
+    tests, modes = _read_files(path / "tests", path)
+    if folder != path:
+        own, own_modes = _read_files(folder / "tests", path)
+        tests, modes = tests | own, (modes - set(own)) | own_modes
+    return _Part(instruction, solution, tests, frozenset(modes))
 
 
 def _read_files(folder: Path, task: Path) -> tuple[dict[str, bytes], set[str]]:
@@ -156,6 +227,27 @@ class _Maker:
             )
         files, executable = self._files(context, recipe, workdir)
         return replace(task, image=image, workdir=workdir, files=files, executable=executable)
+
+    def judged(self, work: TaskFolder, part: _Part, toml: TaskToml, step: str = "") -> TaskFolder:
+        """Return the task with its tests, and with their environment where it is their own.
+
+        step: the name of the step that they judge. Raises `ConfigError` where there are none.
+        """
+        tests = part.tests
+        work = replace(work, tests=tests, toml=toml)
+        own = toml.verifier
+        if own is None:
+            if "test.sh" not in tests and "test_outputs.py" not in tests:
+                where = f"tests/ or steps/{step}/tests/" if step else "tests/"
+                raise ConfigError(f"terminal task {self.path}: {where} must hold test.sh or test_outputs.py")
+            return work
+        if step and (own.docker_image or "Dockerfile" in tests):
+            raise ConfigError(
+                f"terminal task {self.path}: steps.{step}: tests in an image of their own, by tests/Dockerfile or "
+                "verifier.environment.docker_image, are not followed in a task of steps; leave it out of "
+                "env.config.folder"
+            )
+        return replace(work, verifier=self.verifier(work, Context(tests, part.test_modes), own))
 
     def verifier(self, work: TaskFolder, context: Context, toml: TaskToml) -> TaskFolder:
         """Return the environment of the tests: the image that it names, or that `tests/Dockerfile` makes, with the

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
 from asyncrl.envs.terminal.folder import TaskFolder, rename_paths
@@ -32,14 +32,27 @@ class Verdict:
     output: str = ""
     components: Mapping[str, float] = field(default_factory=dict)
     """Further ones of the last step."""
+    spent: bool = False
+    """Whether the tests could not be taken out of the session, which must not go on then."""
 
 
-async def verify(box: Sandbox, task: TaskFolder) -> Verdict:
+async def verify(box: Sandbox, task: TaskFolder, goes_on: bool = False) -> Verdict:
     """Put the tests where the agent's programs have never been, run them there, and read the verdict.
 
-    Raises `EnvironmentFailure` if the tests give none, but not for anything the agent has left in its session.
+    goes_on: take them out again, for an agent that works on in the session. Raises `EnvironmentFailure` if the tests
+    give no verdict, but not for anything the agent has left in its session.
     """
     judge = box.judge() if isinstance(box, BaseSandbox) else Judge(box)
+    verdict = await _verified(judge, task)
+    if goes_on:
+        try:
+            await judge.clear()
+        except InputError as error:
+            return replace(verdict, output=f"{verdict.output}\n{error}", spent=True)
+    return verdict
+
+
+async def _verified(judge: Judge, task: TaskFolder) -> Verdict:
     tests = judge.tests
     files = {name: _text(data, task, tests, judge.logs) for name, data in task.tests.items()}
     try:

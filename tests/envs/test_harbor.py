@@ -14,10 +14,14 @@ import pytest
 from asyncrl.envs.terminal.folder import read_folder
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.protocol import MIB
+from tests.envs.harbor_steps import STEPS, write_steps
 from tests.envs.harbor_tasks import TASKS, write_tasks
 from tests.envs.playing import play
 from tests.envs.test_terminal import DONE, write_task
 from tests.envs.test_terminal_images import make, solved
+from tests.envs.test_terminal_steps import idle
+from tests.envs.test_terminal_steps import make as make_steps
+from tests.envs.test_terminal_steps import solved as solved_steps
 
 PYTHON = os.environ.get("ASYNCRL_HARBOR_PYTHON", "")
 """An interpreter that has the package harbor."""
@@ -46,6 +50,25 @@ def test_ten_tasks_are_judged_as_harbor_judges_them(tmp_path, monkeypatch):
         ours[name] = {"oracle": solved(folder, name, bases=bases).reward, "nop": nothing}
         print(name, ours[name], file=sys.stderr)
     assert ours == theirs == {name: {"oracle": 1.0, "nop": 0.0} for name in TASKS}
+
+
+@pytest.mark.skipif(
+    not (PYTHON and IMAGE), reason="ASYNCRL_HARBOR_PYTHON and ASYNCRL_HARBOR_IMAGE name no harbor"
+)
+def test_tasks_of_steps_are_judged_as_harbor_judges_them(tmp_path):
+    folder = write_steps(tmp_path / "tasks", IMAGE)
+    peer = Path(__file__).with_name("harbor_peer.py")
+    argv = [PYTHON, str(peer), str(folder), str(tmp_path / "out"), *PODMAN.split()]
+    ended = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
+    theirs = json.loads(ended.stdout.splitlines()[-1])
+    ours = {}
+    for name in STEPS:
+        oracle = sum(step.reward for step in solved_steps(make_steps(folder, name)))
+        ours[name] = {"oracle": oracle, "nop": sum(step.reward for step in idle(make_steps(folder, name)))}
+        print(name, ours[name], file=sys.stderr)
+    for name, task in STEPS.items():
+        expected = pytest.approx({"oracle": task.oracle, "nop": task.nop})
+        assert ours[name] == expected and theirs[name] == expected
 
 
 OWN = '[verifier]\nenvironment_mode = "separate"\n'

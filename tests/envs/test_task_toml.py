@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from asyncrl.envs.terminal.env import Terminal
-from asyncrl.envs.terminal.task_toml import MOST_STORAGE_BYTES, Network, read_task_toml
+from asyncrl.envs.terminal.task_toml import (
+    MOST_STORAGE_BYTES,
+    Network,
+    read_steps,
+    read_strategy,
+    read_task_toml,
+)
 from asyncrl.errors import ConfigError
 from asyncrl.sandbox.protocol import MIB
 from asyncrl.types import Task
@@ -57,7 +63,6 @@ def test_more_storage_than_a_session_may_hold_in_memory_is_cut():
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"steps": [{"name": "one"}]}, "steps"),
         ({"environment": {"os": "Windows"}}, "environment.os"),
         ({"environment": {"gpus": 1}}, "environment.gpus"),
         ({"environment": {"mcp_servers": [{"name": "x"}]}}, "environment.mcp_servers"),
@@ -72,6 +77,75 @@ def test_more_storage_than_a_session_may_hold_in_memory_is_cut():
 def test_what_would_make_another_task_of_it_is_refused_by_name(sections, key):
     with pytest.raises(ConfigError, match=rf"terminal task /tasks/t: task\.toml: {key} is not followed"):
         read(**sections)
+
+
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [
+        ({"healthcheck": {"command": "true"}}, "healthcheck"),
+        ({"verifier": {"environment": {"memory_mb": 1}}}, r"verifier\.environment"),
+        ({"verifier": {"network_mode": "public"}}, r"verifier\.network_mode"),
+        ({"agent": {"allowed_hosts": ["a"]}}, r"agent\.allowed_hosts"),
+        ({"of_tomorrow": 1}, "of_tomorrow"),
+    ],
+)
+def test_what_would_make_another_step_of_it_is_refused_by_name(step, key):
+    with pytest.raises(
+        ConfigError, match=rf"terminal task /tasks/t: task\.toml: steps\.one\.{key} is not followed"
+    ):
+        read_steps({"steps": [{"name": "one", **step}]}, Path("/tasks/t"))
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"steps": {"name": "one"}}, "steps: must be a list of tables"),
+        ({"steps": [{}]}, "steps.name: must be the name of a folder below steps/, got 'None'"),
+        ({"steps": [{"name": "../x"}]}, "steps.name: must be the name of a folder below steps/, got '../x'"),
+        ({"steps": [{"name": ".."}]}, "steps.name: must be the name of a folder"),
+        ({"steps": [{"name": "a"}, {"name": "A"}]}, "steps.name: must be another one for each step, got 'A'"),
+        ({"steps": [{"name": "a", "min_reward": 2}]}, "steps.a.min_reward: must be a number from 0 to 1"),
+        (
+            {"steps": [{"name": "a", "min_reward": {"style": 0.5}}]},
+            "steps.a.min_reward: .*no other reward is read",
+        ),
+        ({"steps": [{"name": "a", "verifier": 3}]}, "steps.a.verifier: must be a table"),
+        ({"steps": [{"name": "a", "artifacts": "x"}]}, "artifacts: must be a list"),
+        (
+            {"steps": [{"name": "a", "verifier": {"timeout_sec": "x"}}]},
+            "verifier.timeout_sec: must be seconds",
+        ),
+    ],
+)
+def test_a_wrong_step_is_named_with_what_it_must_be(said, problem):
+    with pytest.raises(ConfigError, match=problem):
+        read_steps({"verifier": {"environment_mode": "separate"}, **said}, Path("/tasks/t"))
+
+
+def test_a_step_has_what_the_task_says_of_its_tests_with_its_own_over_it():
+    (one, two) = read_steps(
+        {
+            "verifier": {"timeout_sec": 5, "env": {"A": "1", "B": "2"}},
+            "steps": [
+                {"name": "one"},
+                {
+                    "name": "two",
+                    "min_reward": {"reward": 1},
+                    "verifier": {"timeout_sec": 7, "env": {"B": "3"}},
+                },
+            ],
+        },
+        Path("/tasks/t"),
+    )
+    assert (one.toml.said_timeout_s, one.toml.test_env, one.min_reward) == (5.0, {"A": "1", "B": "2"}, None)
+    assert (two.toml.said_timeout_s, two.toml.test_env, two.min_reward) == (7.0, {"A": "1", "B": "3"}, 1.0)
+
+
+def test_the_strategy_of_steps_is_mean_or_final():
+    assert read_strategy({}, Path("t")) == "mean"
+    assert read_strategy({"multi_step_reward_strategy": "final"}, Path("t")) == "final"
+    with pytest.raises(ConfigError, match="multi_step_reward_strategy: must be mean or final, got 'best'"):
+        read_strategy({"multi_step_reward_strategy": "best"}, Path("t"))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import json
 import os
+import sys
 import threading
 
 import numpy as np
@@ -232,3 +233,27 @@ def test_a_generated_repository_is_judged_by_hidden_calls(renderer):
         player = Player(renderer, script(call(command), "done"), harness="bash", tasks="repair")
         (trajectory,) = player.play(task)
         assert (trajectory.reward, trajectory.failure) == (reward, None), trajectory
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")
+def test_an_interpreter_is_shown_in_the_image_of_a_task_at_a_path_that_the_image_lacks(
+    renderer, tmp_path, monkeypatch
+):
+    from asyncrl.harness import agent
+    from asyncrl.harness.file import harness_path
+    from asyncrl.harness.program import Installed
+    from asyncrl.sandbox.protocol import Mount
+
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path / "cache"))
+    folder = write_tasks(tmp_path / "tasks", names=("links",))
+    loop = harness_path("bash").parent
+    mounts = (Mount(str(loop), "/opt/harness"), Mount(sys.base_prefix, "/root/versions/python"))
+    monkeypatch.setattr(agent, "install", lambda *given: Installed(mounts, "/root/versions/python/bin", ""))
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'command = ["/root/versions/python/bin/python3", "/opt/harness/bash_loop.py", "{prompt}"]\n'
+    )
+    config = {"harness": str(own), "tasks": str(folder), "task_config": {"bases": {"*": "host"}}}
+    task = Task("links", "agent", 0, "train", {"folder": str(folder / "links")})
+    (played,) = Player(renderer, script(call(TASKS["links"].solve), "done"), **config).play(task)
+    assert (played.reward, played.success) == (1.0, True), played.error

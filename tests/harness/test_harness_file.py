@@ -11,6 +11,8 @@ from asyncrl.harness.agent import load_any_agent, load_harness
 from asyncrl.harness.file import fill, packaged, read_harness
 from asyncrl.types import Task
 
+IMAGE = 'command = ["a", "{prompt}"]\nprogram = '
+
 
 def write(tmp_path, text):
     path = tmp_path / "own.toml"
@@ -39,9 +41,19 @@ def test_the_packaged_ones_are_those_of_the_page():
         ("", "command"),
         ('command = ["true"]', "the prompt is passed nowhere"),
         ('command = ["a", "{prompt}"]\nprogram = { npm = "a" }', "program.version: missing"),
-        ('command = ["a", "{prompt}"]\nprogram = { npm = "a", pip = "b" }', "give one of npm, pip and path"),
+        ('command = ["a", "{prompt}"]\nprogram = { npm = "a", pip = "b" }', "give one of npm, pip, path and image"),
         ('command = ["a", "{prompt}"]\nprogram = { pip = "a; rm", version = "1" }', "program.pip"),
         ('command = ["a", "{prompt}"]\nprogram = { pip = "a", version = "latest" }', "program.version"),
+        (IMAGE + '{ image = "agent:1", folder = "/opt/a" }', "program.image: must be NAME@sha256:DIGEST, or local"),
+        (IMAGE + '{ image = "--x@sha256:' + "0" * 64 + '" }', "program.image: must be NAME@sha256:DIGEST"),
+        (IMAGE + '{ image = "localhost/a:1" }', "program.folder: missing"),
+        (IMAGE + '{ image = "localhost/a:1", folder = "opt" }', "program.folder: must be an absolute path outside of"),
+        (IMAGE + '{ image = "localhost/a:1", folder = "/usr/lib/a" }', "such as /opt/agent, got '/usr/lib/a'"),
+        (IMAGE + '{ image = "localhost/a:1", folder = "/opt/../etc" }', "program.folder: must be an absolute path"),
+        (IMAGE + '{ image = "localhost/a:1", folder = "/" }', "program.folder: must be an absolute path"),
+        (IMAGE + '{ image = "localhost/a:1", folder = "/opt/a", engine = "lxc" }', "'podman' or 'docker', got 'lxc'"),
+        (IMAGE + '{ image = "localhost/a:1", folder = "/opt/a", version = "1" }', "program.version: must be left out"),
+        (IMAGE + '{ npm = "a", version = "1", folder = "/opt/a" }', "program.folder: must be left out with npm"),
         ('command = ["a", "{prompt}"]\nfiles = { "../x" = "" }', "must be a path below the home"),
         ('command = ["a", "{prompt}"]\nlimits = { wall_s = 1 }', "limits.wall_s: unknown"),
         ('command = ["a", "{prompt}"]\nhome = "x"', "home"),

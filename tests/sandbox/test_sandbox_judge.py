@@ -139,3 +139,27 @@ def test_a_program_whose_system_calls_are_not_ours_is_ended_and_not_waited_for(w
 def test_programs_are_the_agents_by_where_their_code_lies(executable, argv, folder, judges):
     existing = {"/work/sub/run.sh", "/work/run.sh", "/work/main.py"}
     assert decide(executable, argv.split(" "), folder, PLACES, existing.__contains__) is judges
+
+
+LEAVES = 'mkdir -p "$LOGS/a/.b"; cd "$LOGS"; echo x | tee .c ..d reward.txt a/.b/e; chmod 0 a; ls -A "$LOGS" "$TESTS"'
+
+
+def test_what_a_judge_has_written_is_gone_for_those_who_come_after_it(walled):
+    async def body():
+        async with await open_sandbox(walled, SandboxSpec("bash", Limits(wall_s=20, processes=48))) as box:
+            judge = box.judge()
+            env = {"TESTS": judge.tests, "LOGS": judge.logs}
+
+            async def run(text):
+                await judge.write({"test.sh": text.encode()})
+                argv = ["bash", f"{judge.tests}/test.sh"]
+                return (await judge.exec(argv, env=env, timeout_s=10.0, max_output_bytes=4096)).text.split()
+
+            await judge.write({"deep/er/.hidden": b"x"})
+            before = await run(LEAVES)
+            await judge.clear()
+            return before, await run('ls -A "$LOGS" "$TESTS"')
+
+    before, after = run_async(body)
+    assert {"..d", ".c", "a", "reward.txt", "deep", "test.sh"} <= set(before)
+    assert [word for word in after if not word.endswith(":")] == ["test.sh"]

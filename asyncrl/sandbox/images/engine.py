@@ -16,6 +16,7 @@ import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.sandbox.images.dockerfile import Context
@@ -59,14 +60,7 @@ async def unpack(engine: str, text: str, context: Context, folder: Path) -> Unpa
             engine, "build", "-q", *ENGINES[engine], "--iidfile", str(folder / "id"), "-f", str(folder / "Dockerfile"),
             str(folder / "context"),
         )  # fmt: skip
-        image = (folder / "id").read_text().strip()
-        # It is never started, so that any program does.
-        container = (await _run(engine, "create", image, "/bin/true")).strip()
-        try:
-            said = json.loads(await _run(engine, "inspect", "--format", "{{json .Config}}", container))
-            await _export(engine, container, folder / "root")
-        finally:
-            await asyncio.shield(_run(engine, "rm", "-f", container))
+        said = await unpack_image(engine, (folder / "id").read_text().strip(), folder / "root")
     finally:
         await asyncio.to_thread(shutil.rmtree, folder / "context", ignore_errors=True)
     env = tuple(
@@ -74,6 +68,35 @@ async def unpack(engine: str, text: str, context: Context, folder: Path) -> Unpa
     )
     workdir = os.path.normpath(said.get("WorkingDir") or "/")
     return Unpacked(folder / "root", env, "" if workdir == "/" else workdir)
+
+
+async def fetch(engine: str, name: str) -> str:
+    """Return the id of an image, which the engine fetches where it does not have it; what `localhost/` names is never
+    fetched. Raises `InfrastructureError` with the engine's last output."""
+    asked = (engine, "image", "inspect", "--format", "{{.Id}}", name)
+    try:
+        found = await _run(*asked)
+    except InfrastructureError:
+        if name.startswith("localhost/"):
+            raise
+        await _run(engine, "pull", "-q", name)
+        found = await _run(*asked)
+    return found.strip().removeprefix("sha256:")
+
+
+async def unpack_image(engine: str, image: str, root: Path) -> dict[str, Any]:
+    """Unpack the files of an image that the engine has into a new folder, and return what the image says of programs
+    in it. Raises `InfrastructureError` with the engine's last output."""
+    # It is never started, so that any program does.
+    container = (await _run(engine, "create", image, "/bin/true")).strip()
+    try:
+        said: dict[str, Any] = json.loads(
+            await _run(engine, "inspect", "--format", "{{json .Config}}", container)
+        )
+        await _export(engine, container, root)
+    finally:
+        await asyncio.shield(_run(engine, "rm", "-f", container))
+    return said
 
 
 def _write(folder: Path, text: str, context: Context) -> None:
