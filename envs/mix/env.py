@@ -11,7 +11,6 @@ the order of their deadlines, however long they take to play, so trained groups 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from random import Random
@@ -20,6 +19,7 @@ from typing import Any, ClassVar
 from asyncrl.env.parts import PART, in_part
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.env.registry import load_env
+from asyncrl.env.wrapper import then
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
@@ -75,14 +75,9 @@ class Mix(Env):
         return "settings: parts"
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
-        opened = self.env.reset()
-        if inspect.isawaitable(opened):
-            return self._reset(opened)
-        self._adopt()
-        return opened
+        return then(self.env.reset(), self._opened)
 
-    async def _reset(self, opened: Awaitable[list[Message]]) -> list[Message]:
-        messages = await opened
+    def _opened(self, messages: list[Message]) -> list[Message]:
         self._adopt()
         return messages
 

@@ -48,11 +48,9 @@ class Verified(Wrapper):
     """Play `tasks`, an environment by its name, and have the agent "verifier" say whether the main agent succeeded.
 
     task_config: the settings of that environment. prompt: what the verifier reads. scoring: what its number earns, see
-    `earned`. balanced: whether verdicts are compared with those on episodes that ended alike, and both kinds count as
-    much (`balance.balanced`). max_characters: of the conversation, as `judge.max_characters`.
-    expert_share: in a supervised start, how often the verifier of a random policy's episode is the expert, who writes
-    what `tasks` would have an expert write before the number, where it has a method `verification` that returns this
-    text; the others say a number at random.
+    `earned`. max_characters: of the conversation, as `judge.max_characters`. expert_share: in a supervised start, how
+    often the verifier of a random policy's episode is the expert, who writes what `tasks` would have an expert write
+    before the number, where it has a method `verification` that returns this text; the others say a number at random.
 
     An episode that is cut off is not verified. Raises `EnvironmentFailure` where the other environment says neither
     whether an episode succeeded nor gives a reward from 0 to 1.
@@ -67,14 +65,11 @@ class Verified(Wrapper):
         task_config: dict[str, Any] | None = None,
         prompt: str = PROMPT,
         scoring: Scoring = "agreement",
-        balanced: bool = True,
         max_characters: int = 60_000,
         expert_share: float = 0.5,
     ) -> None:
         if not isinstance(prompt, str) or CONVERSATION not in prompt:
             raise ValueError(f"prompt: must contain {CONVERSATION}, got {prompt!r}")
-        if not isinstance(balanced, bool):
-            raise ValueError(f"balanced: must be true or false, got {balanced!r}")
         self.prompt = prompt
         self.scoring = one_of("scoring", scoring, ("agreement", "brier"))
         self.max_characters = whole_number("max_characters", max_characters, 1000, 10**9)

@@ -23,12 +23,13 @@ from pathlib import Path
 
 from asyncrl.cache import cache_folder, code_digest, whole_file
 from asyncrl.errors import AsyncRLError, InfrastructureError
+from asyncrl.machine import usable_cpus
 from asyncrl.sandbox.images.dockerfile import Recipe
 from asyncrl.sandbox.images.engine import ENGINES, unpack
 from asyncrl.sandbox.images.jail import HOST, WORK_ARCHIVE, BuildLimits, check_room, follow, moved, within
 from asyncrl.sandbox.protocol import RootFiles
 
-SLOTS = max(2, (os.cpu_count() or 2) // 2)
+SLOTS = max(2, usable_cpus() // 2)
 """Young builds at once on this machine."""
 YOUNG_S = 20.0
 """How long a build holds its slot."""

@@ -245,7 +245,6 @@ def test_tasks_are_those_of_the_other_environment():
     [
         ({"prompt": "Is it right?"}, r"prompt: must contain \{conversation\}, got 'Is it right\?'"),
         ({"scoring": "log"}, r"scoring: must be one of agreement, brier, got 'log'"),
-        ({"balanced": 1}, r"balanced: must be true or false, got 1"),
         ({"max_characters": 10}, r"max_characters: must be an integer from 1000"),
         ({"expert_share": 1.5}, r"expert_share: must be a number from 0 to 1, got 1\.5"),
     ],
