@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import replace
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
-from asyncrl.env.settings import one_of, share, whole_number
+from asyncrl.env.settings import share, whole_number
 from asyncrl.env.wrapper import Wrapper, then
 from asyncrl.errors import EnvironmentFailure, JudgeError
 from asyncrl.extensions.judge.questions import lone_score
@@ -33,7 +33,6 @@ PROMPT = (
 )
 NUMBERS = ("0", "10")
 """What the scripted verifiers say of a wrong and of a right episode."""
-Scoring = Literal["agreement", "brier"]
 AGREES = "verifier_agrees"
 """The component that is 1 where the verdict agrees with the environment's, else 0."""
 TRUE_POSITIVE = "verifier_true_positive"
@@ -47,10 +46,10 @@ MALFORMED = "verifier_malformed"
 class Verified(Wrapper):
     """Play `tasks`, an environment by its name, and have the agent "verifier" say whether the main agent succeeded.
 
-    task_config: the settings of that environment. prompt: what the verifier reads. scoring: what its number earns, see
-    `earned`. max_characters: of the conversation, as `judge.max_characters`. expert_share: in a supervised start, how
-    often the verifier of a random policy's episode is the expert, who writes what `tasks` would have an expert write
-    before the number, where it has a method `verification` that returns this text; the others say a number at random.
+    task_config: the settings of that environment. prompt: what the verifier reads. max_characters: of the conversation,
+    as `judge.max_characters`. expert_share: in a supervised start, how often the verifier of a random policy's episode
+    is the expert, who writes what `tasks` would have an expert write before the number, where it has a method
+    `verification` that returns this text; the others say a number at random.
 
     An episode that is cut off is not verified. Raises `EnvironmentFailure` where the other environment says neither
     whether an episode succeeded nor gives a reward from 0 to 1.
@@ -64,21 +63,19 @@ class Verified(Wrapper):
         tasks: str = "",
         task_config: dict[str, Any] | None = None,
         prompt: str = PROMPT,
-        scoring: Scoring = "agreement",
         max_characters: int = 60_000,
         expert_share: float = 0.5,
     ) -> None:
         if not isinstance(prompt, str) or CONVERSATION not in prompt:
             raise ValueError(f"prompt: must contain {CONVERSATION}, got {prompt!r}")
         self.prompt = prompt
-        self.scoring = one_of("scoring", scoring, ("agreement", "brier"))
         self.max_characters = whole_number("max_characters", max_characters, 1000, 10**9)
         self.expert_share = share("expert_share", expert_share)
         super().__init__(task, tasks, task_config)
         self._shown: list[Message] = []
         """The main agent's conversation."""
-        self._right: float | None = None
-        """What the environment says of the episode, from 0 to 1, once it has ended."""
+        self._right: bool | None = None
+        """What the environment says of the episode, once it has ended."""
 
     def adopt(self) -> None:
         """See `Wrapper.adopt`; the verifier takes one turn more."""
@@ -110,10 +107,10 @@ class Verified(Wrapper):
             return self._expert(self._right)
         return {"role": "assistant", "content": rng.choice(NUMBERS)}
 
-    def _expert(self, right: float) -> Message:
+    def _expert(self, right: bool) -> Message:
         verification = getattr(self.played, "verification", None)
         before = f"{verification()}\n" if verification is not None else ""
-        return {"role": "assistant", "content": before + NUMBERS[right > 0.5]}
+        return {"role": "assistant", "content": before + NUMBERS[right]}
 
     def _moved(self, action: Action, step: Step) -> Step:
         """Note a turn of the other environment; where it was the last one, the verifier is asked."""
@@ -135,42 +132,29 @@ class Verified(Wrapper):
             return replace(step, messages=[], done=True, truncated=True)
         return step
 
-    def _verdict(self, action: Action, right: float) -> Step:
+    def _verdict(self, action: Action, right: bool) -> Step:
         try:
             score: float | None = lone_score(action.content) if not action.tool_calls else None
         except JudgeError:
             score = None
-        agrees = float(score is not None and score != 0.5 and (score > 0.5) == (right > 0.5))
+        agrees = float(score is not None and score != 0.5 and (score > 0.5) == right)
         components = {
             AGREES: agrees,
-            TRUE_POSITIVE if right > 0.5 else TRUE_NEGATIVE: agrees,
+            TRUE_POSITIVE if right else TRUE_NEGATIVE: agrees,
             MALFORMED: float(score is None),
         }
-        reward = 0.0 if score is None else earned(score, right, self.scoring)
-        return Step(reward=reward, done=True, components=components)
+        return Step(reward=agrees, done=True, components=components)
 
 
-def earned(score: float, right: float, scoring: str) -> float:
-    """Return what a verdict earns, from 0 to 1.
-
-    score: the verifier's number, from 0 to 1. right: the environment's verdict, likewise. scoring: "agreement", 1 where
-    both are on one side of a half, else 0; or "brier", 1 less the square of their difference (Brier, 1950), which is
-    earned most by a number that is as sure as it can be.
-    """
-    if scoring == "brier":
-        return 1.0 - (score - right) ** 2
-    return float(score != 0.5 and (score > 0.5) == (right > 0.5))
-
-
-def _right(step: Step) -> float:
+def _right(step: Step) -> bool:
     if step.success is not None:
-        return float(step.success)
+        return step.success
     if not 0 <= step.reward <= 1:
         raise EnvironmentFailure(
             "an episode can be verified where its environment says whether it succeeded, or ends it with a reward from "
             f"0 to 1; got a reward of {step.reward:g}"
         )
-    return step.reward
+    return step.reward > 0.5
 
 
 def _written(action: Action) -> Message:

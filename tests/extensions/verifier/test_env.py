@@ -18,7 +18,6 @@ from asyncrl.extensions.verifier.env import (
     TRUE_POSITIVE,
     VERIFIER,
     Verified,
-    earned,
 )
 from asyncrl.types import Task
 
@@ -163,15 +162,6 @@ def test_a_call_is_no_verdict():
     assert env.step(Action("10", (ToolCall("c1", "look", {}),))).components[MALFORMED] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("score", "right", "reward"), [(1.0, 1.0, 1.0), (0.0, 1.0, 0.0), (0.7, 1.0, 0.91), (0.7, 0.0, 0.51)]
-)
-def test_a_brier_score_pays_for_being_as_sure_as_one_can_be(score, right, reward):
-    assert earned(score, right, "brier") == pytest.approx(reward)
-    env, _ = played("", "yes" if right else "no", scoring="brier")
-    assert env.step(Action(f"{score * 10:g}")).reward == pytest.approx(reward)
-
-
 def test_a_reward_from_0_to_1_is_the_verdict_where_the_environment_gives_no_other():
     env, _ = played("", "0.75", tasks="Graded")
     assert env.step(Action("9")).components == {AGREES: 1.0, MALFORMED: 0.0, TRUE_POSITIVE: 1.0}
@@ -244,7 +234,6 @@ def test_tasks_are_those_of_the_other_environment():
     ("config", "error"),
     [
         ({"prompt": "Is it right?"}, r"prompt: must contain \{conversation\}, got 'Is it right\?'"),
-        ({"scoring": "log"}, r"scoring: must be one of agreement, brier, got 'log'"),
         ({"max_characters": 10}, r"max_characters: must be an integer from 1000"),
         ({"expert_share": 1.5}, r"expert_share: must be a number from 0 to 1, got 1\.5"),
     ],
