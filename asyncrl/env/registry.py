@@ -93,6 +93,17 @@ def load_env(name: str, setting: str = "env.name") -> type[Env]:
     return found
 
 
+def load_played(name: str, setting: str) -> type[Env]:
+    """As `load_env`, of an environment that another one plays inside. Raises `ConfigError` also for one whose episodes
+    are played elsewhere."""
+    if name in ELSEWHERE:
+        raise ConfigError(
+            f"{setting}: {name!r} has its episodes played by programs, and cannot be played inside another "
+            f"environment; allowed: {', '.join(sorted(ENVS))}, or an import path such as {FORMS}"
+        )
+    return load_env(name, setting)
+
+
 def _named_by_file(name: str) -> str:
     """Return how the class is named, where `name` is a file of the current folder."""
     file = Path(name if name.endswith(".py") else f"{name}.py")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from asyncrl.env.protocol import Env
-from asyncrl.env.registry import load_env
+from asyncrl.env.registry import load_played
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
 
@@ -25,7 +25,7 @@ class Wrapper(Env):
     def __init__(self, task: Task, tasks: str = "", task_config: dict[str, Any] | None = None) -> None:
         super().__init__(task)
         inner, config = self.inner_task(task, tasks, task_config)
-        self.played = load_env(inner.env, "env.config.tasks")(inner, **config)
+        self.played = _class_of(inner.env)(inner, **config)
         self.blocking = self.played.blocking  # type: ignore[misc]
         self.adopt()
 
@@ -43,7 +43,7 @@ class Wrapper(Env):
         cls, split: str, env: str, tasks: str = "", task_config: dict[str, Any] | None = None, **config: Any
     ) -> Iterator[Task]:
         """Yield the other environment's tasks."""
-        for task in load_env(_named(tasks), "env.config.tasks").tasks(split, tasks, **task_config or {}):
+        for task in _class_of(tasks).tasks(split, tasks, **task_config or {}):
             yield replace(task, env=env)
 
     @classmethod
@@ -51,14 +51,15 @@ class Wrapper(Env):
         cls, task: Task, tasks: str = "", task_config: dict[str, Any] | None = None, **config: Any
     ) -> tuple[Task, dict[str, Any]]:
         """Return the other environment's task and settings."""
-        return replace(task, env=_named(tasks)), dict(task_config or {})
+        return replace(task, env=tasks), dict(task_config or {})
 
     @classmethod
     def inner(
         cls, tasks: str = "", task_config: dict[str, Any] | None = None, **config: Any
     ) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield key, name and settings of the other environment, to be checked before a run starts."""
-        yield "task_config", _named(tasks), dict(task_config or {})
+        _class_of(tasks)
+        yield "task_config", tasks, dict(task_config or {})
 
     @classmethod
     def missing(cls) -> str:
@@ -89,9 +90,9 @@ def then(given: Given | Awaitable[Given], make: Callable[[Given], Made]) -> Made
     return later()
 
 
-def _named(tasks: str) -> str:
+def _class_of(tasks: str) -> type[Env]:
     if not tasks:
         raise ConfigError(
             'env.config.tasks: must name the environment that is played, such as "countdown_several"'
         )
-    return tasks
+    return load_played(tasks, "env.config.tasks")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from asyncrl.env.parts import PART, in_part
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.env.registry import load_env
+from asyncrl.env.registry import load_env, load_played
 from asyncrl.env.wrapper import then
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
@@ -123,6 +123,6 @@ def read_parts(parts: dict[str, Any] | None) -> dict[str, tuple[str, float, dict
         name, config = given.get("env", part), given.get("config", {})
         if not isinstance(config, dict):
             raise ConfigError(f"{where}.config: must be a table, got {config!r}")
-        load_env(name, f"{where}.env" if "env" in given else where)
+        load_played(name, f"{where}.env" if "env" in given else where)
         found[part] = (name, float(weight), config)
     return found

@@ -58,6 +58,10 @@ def test_one_that_names_no_other_is_refused():
         ConfigError, match=r"env\.config\.tasks: unknown environment 'gridwrld'; did you mean"
     ):
         Wrapper(Task("t", "around", 0), tasks="gridwrld")
+    with pytest.raises(ConfigError, match=r"env\.config\.tasks: 'agent' has its episodes played by programs"):
+        list(Wrapper.inner(tasks="agent"))
+    with pytest.raises(ConfigError, match=r"env\.config\.tasks: unknown environment 'gridwrld'"):
+        list(Wrapper.inner(tasks="gridwrld"))
     assert Wrapper.missing() == "settings: tasks"
 
 

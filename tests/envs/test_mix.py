@@ -137,6 +137,7 @@ def test_the_splits_share_nothing():
         ({"gridworld": 2}, r"parts\.gridworld: must be a table of env, weight, config, got 2"),
         ({"gridworld": {"share": 2}}, r"parts\.gridworld: must be a table"),
         ({"gridworld": {"weight": 0}}, r"parts\.gridworld\.weight: must be a number above 0, got 0"),
+        ({"agent": {}}, "'agent' has its episodes played by programs"),
         ({"gridword": {}}, "unknown environment 'gridword'; did you mean 'gridworld'"),
         ({"gridworld": {"config": 3}}, r"parts\.gridworld\.config: must be a table, got 3"),
     ],
