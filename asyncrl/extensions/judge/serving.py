@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from asyncrl.config import Config
+from asyncrl.errors import ConfigError
 from asyncrl.extensions.judge.settings import JudgeConfig
 from asyncrl.services.command import Address, need
 
@@ -39,6 +40,11 @@ def start_engine(args: argparse.Namespace, config: Config, address: Address) -> 
     # What a judge reads is an episode with marks and a question around it.
     needed = 2 * config.engine.max_model_len + MORE_TOKENS + judge.max_tokens
     longest = min(context_length(args.checkpoint) or needed, needed)
+    if judge.max_tokens >= longest:
+        raise ConfigError(
+            f"judge.max_tokens: must be below {longest}, the tokens that {args.checkpoint} reads at once: what it "
+            f"judges must fit before its reply; got {judge.max_tokens}"
+        )
     engine = config.engine.model_copy(update={"max_model_len": longest})
     args.recipe = args.recipe or str(args.folder)
     return policy_command.start(args, config.model_copy(update={"engine": engine}), address)

@@ -1,13 +1,17 @@
 """The policy at one version as a judge: a real engine of its own, started as a run and as a user starts it."""
 
 import asyncio
+import json
+from argparse import Namespace
 
 import pytest
 import torch
 
 from asyncrl.config import parse_config
+from asyncrl.errors import ConfigError
 from asyncrl.extensions.judge.judging import JUDGE_ENGINE, judging
 from asyncrl.extensions.judge.questions import OVERALL, JudgeRequest
+from asyncrl.extensions.judge.serving import start_engine
 from asyncrl.launch.machines.placement import Placement
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.launch.roles.roles import start_beside_workers
@@ -89,3 +93,13 @@ def test_an_evaluation_that_is_not_told_which_version_judges_says_so(tmp_path):
         assert "needs judge.model, which names the version that judges" in process.tail()
     finally:
         group.stop()
+
+
+def test_a_judge_whose_reply_leaves_no_room_for_what_it_judges_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": CONTEXT}))
+    config = configuration(str(tmp_path), max_tokens=CONTEXT)
+    args = Namespace(model=str(tmp_path), recipe="", folder=tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"judge\.max_tokens: must be below 1024, the tokens that .*; got 1024"
+    ):
+        start_engine(args, config, None)
