@@ -15,7 +15,10 @@ class Guessed(Sums):
     def random_policy(self, messages: list[Message], rng: Random) -> Message:
         """Answer right away, rightly in half of the episodes."""
         wrong = [digit for digit in range(10) if digit != self.sums[-1]]
-        return {"role": "assistant", "content": f"so {self.sums[-1] if rng.random() < 0.5 else rng.choice(wrong)}"}
+        return {
+            "role": "assistant",
+            "content": f"so {self.sums[-1] if rng.random() < 0.5 else rng.choice(wrong)}",
+        }
 
     def verification(self) -> str:
         """Write each addition."""
