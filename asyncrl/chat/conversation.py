@@ -64,7 +64,7 @@ class Conversation:
         """Append the last turn as the message it was parsed into; `text` is the whole turn."""
         # A malformed call is in neither the content nor the calls.
         self.builder.turn_messages.append((len(self.messages), text if action.parse_errors else ""))
-        self.messages.append(_assistant_message(action))
+        self.messages.append(assistant_message(action))
         self._expected = action.call_ids()
         self._names = called_names(self.messages[-1])
 
@@ -240,7 +240,8 @@ def _with_ids(messages: list[Message], expected: list[str]) -> list[Message]:
     return found
 
 
-def _assistant_message(action: Action) -> Message:
+def assistant_message(action: Action) -> Message:
+    """Return a turn as a message of its conversation; malformed calls have none."""
     message: Message = {"role": "assistant", "content": action.content}
     if action.reasoning:
         message["reasoning_content"] = action.reasoning

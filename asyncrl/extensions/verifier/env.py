@@ -16,6 +16,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
+from asyncrl.chat.conversation import assistant_message
 from asyncrl.env.protocol import MAIN_AGENT, Action, Step
 from asyncrl.env.settings import share, whole_number
 from asyncrl.env.wrapper import Wrapper, then
@@ -118,7 +119,7 @@ class Verified(Wrapper):
             raise EnvironmentFailure(
                 f"env.config.tasks: {self.played.task.env!r} has several agents, which cannot be verified"
             )
-        self._shown.append(_written(action))
+        self._shown.append(assistant_message(action))
         self._shown.extend(step.messages)
         if step.done and not step.truncated:
             self._right = _right(step)
@@ -155,13 +156,3 @@ def _right(step: Step) -> bool:
             f"0 to 1; got a reward of {step.reward:g}"
         )
     return step.reward > 0.5
-
-
-def _written(action: Action) -> Message:
-    message: Message = {"role": "assistant", "content": action.content}
-    if action.tool_calls:
-        message["tool_calls"] = [
-            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
-            for call in action.tool_calls
-        ]
-    return message
