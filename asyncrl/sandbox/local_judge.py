@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -12,6 +11,7 @@ from asyncrl.agent_time import own
 from asyncrl.errors import InputError
 from asyncrl.sandbox.base import Judge, in_time
 from asyncrl.sandbox.jail.files import NoSuchFile, read_file, write_file
+from asyncrl.sandbox.jail.folders import remove_all
 from asyncrl.sandbox.protocol import ExecResult
 
 TESTS, LOGS = "/tests", "/logs/verifier"
@@ -88,17 +88,7 @@ class LocalJudge(Judge):
         if not done.ok:
             raise InputError(f"sandbox folder {self.logs} cannot be emptied: {done.stderr[-500:]!r}")
         folder = await self._session.judge_folder("tests")
-
-        def remove() -> None:
-            with os.scandir(folder) as entries:
-                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            for name, is_folder in found:
-                if is_folder:
-                    shutil.rmtree(name, dir_fd=folder)
-                else:
-                    os.unlink(name, dir_fd=folder)
-
         try:
-            await asyncio.to_thread(remove)
+            await asyncio.to_thread(remove_all, folder)
         finally:
             os.close(folder)

@@ -42,6 +42,17 @@ ETC = {
 }
 
 
+def remove_all(folder: int) -> None:
+    """Remove whatever a folder holds, by its descriptor: no name in it is followed. Raises `OSError`."""
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        if is_folder:
+            shutil.rmtree(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)
+
+
 @dataclass
 class Session:
     """One session's files."""
@@ -181,13 +192,7 @@ class Folders:
             room = os.fstatvfs(fd)
             if room.f_files - room.f_ffree > MAX_CLEARED:
                 raise OSError(f"more than {MAX_CLEARED} files")
-            with os.scandir(fd) as entries:
-                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            for name, folder in found:
-                if folder:
-                    shutil.rmtree(name, dir_fd=fd)
-                else:
-                    os.unlink(name, dir_fd=fd)
+            remove_all(fd)
             if attributes := os.listxattr(fd):
                 raise OSError(f"attributes {attributes} stay")
             if _inode_flags(fd) != session.work_flags:
