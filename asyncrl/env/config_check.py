@@ -23,7 +23,7 @@ from asyncrl.agent_time import SHARE
 from asyncrl.config import Config
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
-from asyncrl.env.protocol import Env
+from asyncrl.env.protocol import Env, least_step_s_of
 from asyncrl.env.registry import ELSEWHERE, load_env, runs_in_worker
 from asyncrl.errors import ConfigError, EpisodeError, InputError
 from asyncrl.sandbox.backends import choose
@@ -174,8 +174,7 @@ async def _make(
     calls = EnvCalls(env_class, name, lambda change: None)
     try:
         await calls.construct(task, config, RESET_TIMEOUT_S)
-        # An environment of another library may be no `Env`.
-        return bool(calls.env.tools), float(getattr(calls.env, "least_step_s", lambda: 0.0)())
+        return bool(calls.env.tools), least_step_s_of(calls.env)
     finally:
         with contextlib.suppress(Exception):
             await calls.close(CLOSE_TIMEOUT_S)

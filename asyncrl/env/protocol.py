@@ -38,6 +38,17 @@ def tool_call_id(number: int, kind: str = "call") -> str:
     return f"{kind}{number:05d}"
 
 
+def least_step_s_of(env: Any) -> float:
+    """Return `Env.least_step_s` of an environment; 0.0 for one of another library, which is no `Env`."""
+    return float(getattr(env, "least_step_s", lambda: 0.0)())
+
+
+def secrets_of(env: Any) -> tuple[str, ...]:
+    """Return the texts that no observation of an environment may contain before its episode is over, where it names
+    some (`secrets()`)."""
+    return tuple(getattr(env, "secrets", tuple)())
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call the model made, parsed from its own format."""

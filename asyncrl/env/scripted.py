@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.env.host import EnvHost
-from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, ToolCall, tool_call_id
+from asyncrl.env.protocol import (
+    MAIN_AGENT,
+    Action,
+    Env,
+    Step,
+    ToolCall,
+    least_step_s_of,
+    secrets_of,
+    tool_call_id,
+)
 from asyncrl.errors import InputError
 from asyncrl.images import is_image, without_images
 from asyncrl.types import Message, Task
@@ -54,7 +63,7 @@ async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Ran
     env: Env = session.env
     messages, episode, agent = list(session.messages), Episode(), MAIN_AGENT
     shown = [*messages, *env.tools]
-    timeout_s = _timeout_s(env)
+    timeout_s = max(STEP_TIMEOUT_S, least_step_s_of(env))
     try:
         for turn in range(env.max_turns):
             message = env.oracle(messages) if expert else env.random_policy(messages, rng)
@@ -71,8 +80,7 @@ async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Ran
     episode.malformed += filter(None, map(what_is_malformed, session.messages))
     episode.observations = [json.dumps(item, sort_keys=True, default=repr) for item in shown]
     texts = [str(item.get("content", item)) for item in shown]
-    secrets: tuple[str, ...] = env.secrets() if hasattr(env, "secrets") else ()
-    episode.leaked = [secret for secret in secrets if any(secret in text for text in texts)]
+    episode.leaked = [secret for secret in secrets_of(env) if any(secret in text for text in texts)]
     return episode
 
 
@@ -92,7 +100,8 @@ async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
         host = EnvHost()
         session = await host.open(task, config)
         try:
-            step = await host.step(session.id, 0, action, _timeout_s(session.env))
+            timeout_s = max(STEP_TIMEOUT_S, least_step_s_of(session.env))
+            step = await host.step(session.id, 0, action, timeout_s)
             wrong += [f"{what}: {text}" for text in filter(None, map(what_is_malformed, step.messages))]
             if step.reward >= 1 and step.success:
                 wrong.append(f"{what}: earned {step.reward:g}")
@@ -101,11 +110,6 @@ async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
         finally:
             await host.close_all()
     return len(actions), wrong
-
-
-def _timeout_s(env: Env) -> float:
-    least_step_s = getattr(env, "least_step_s", None)
-    return max(STEP_TIMEOUT_S, least_step_s() if least_step_s else 0.0)
 
 
 def nonsense(tools: list[dict[str, Any]]) -> Iterator[tuple[str, Action]]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from asyncrl.env.protocol import Env
+from asyncrl.env.protocol import Env, least_step_s_of, secrets_of
 from asyncrl.env.registry import load_played
 from asyncrl.errors import ConfigError
 from asyncrl.types import Message, Task
@@ -66,6 +66,9 @@ class Wrapper(Env):
         """Return what prevents it from starting without settings."""
         return "settings: tasks"
 
+    def least_step_s(self) -> float:
+        return least_step_s_of(self.played)
+
     def reset(self) -> list[Message] | Awaitable[list[Message]]:
         return then(self.played.reset(), self.opened)
 
@@ -74,8 +77,7 @@ class Wrapper(Env):
 
     def secrets(self) -> tuple[str, ...]:
         """Return texts that no observation may contain before the episode is over."""
-        found = getattr(self.played, "secrets", None)
-        return found() if found is not None else ()
+        return secrets_of(self.played)
 
 
 def then(given: Given | Awaitable[Given], make: Callable[[Given], Made]) -> Made | Awaitable[Made]:

@@ -152,8 +152,7 @@ def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
     while k <= min(samples, MAX_VOTES):
         for name, rule in (RULES | JUDGE_RULES).items():
             enough = [mine for mine in (tasks if name == BEST else answered) if len(mine) >= k]
-            scored = all(JUDGE in (row.get("components") or {}) for mine in enough for row in mine)
-            if not enough or (name in JUDGE_RULES and not scored):
+            if not enough or (name in JUDGE_RULES and not all(map(_is_scored, enough))):
                 continue
             estimates = {str(n): [rule(mine, k)] for n, mine in enumerate(enough)}
             found.setdefault(name, {})[str(k)] = asdict(clustered_mean(estimates))
@@ -177,6 +176,11 @@ RULES: dict[str, Callable[[Sequence[Row], int], float]] = {
     ),
 }
 """How one of k answers is chosen without knowing the right one."""
+
+
+def _is_scored(rows: Sequence[Row]) -> bool:
+    """Return whether a judge has scored all samples of a task."""
+    return all(JUDGE in (row.get("components") or {}) for row in rows)
 
 
 def _judge_scores(rows: Sequence[Row]) -> list[float]:

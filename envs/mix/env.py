@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.parts import PART, in_part
-from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.env.protocol import Action, Env, Step, secrets_of
 from asyncrl.env.registry import load_env, load_played
 from asyncrl.env.wrapper import then
 from asyncrl.errors import ConfigError
@@ -98,8 +98,7 @@ class Mix(Env):
         return self.env.random_policy(messages, rng)
 
     def secrets(self) -> tuple[str, ...]:
-        found = getattr(self.env, "secrets", None)
-        return found() if found is not None else ()
+        return secrets_of(self.env)
 
 
 def read_parts(parts: dict[str, Any] | None) -> dict[str, tuple[str, float, dict[str, Any]]]:
