@@ -36,15 +36,23 @@ def play(gateway: httpx.Client, told: dict) -> dict:
     task = told["task"]
     world = Gridworld(Task(task["id"], "gridworld", task["seed"]))
     messages, logprobs = world.reset(), []
+    judged = {"reward": 0.0, "success": False, "components": {}}
     while True:
-        answer = client.chat.completions.create(model="policy", messages=messages, logprobs=True)
+        try:
+            answer = client.chat.completions.create(model="policy", messages=messages, logprobs=True)
+        except openai.BadRequestError as error:
+            # A walk that no longer fits into the context has not reached its goal. To die of it would keep the episode
+            # from everybody until its time is over.
+            if not logprobs or error.code != "context_length_exceeded":
+                raise
+            break
         logprobs += [one.logprob for one in answer.choices[0].logprobs.content]
         said = answer.choices[0].message.content or ""
         step = world.step(Action(said))
+        judged = {"reward": step.reward, "success": step.success, "components": step.components}
         if step.done:
             break
         messages += [{"role": "assistant", "content": said}, *step.messages]
-    judged = {"reward": step.reward, "success": step.success, "components": step.components}
     ended = gateway.post(f"/asyncrl/v1/episodes/{told['id']}/finish", json=judged)
     return {"told": told, "judged": judged, "logprobs": logprobs, "status": ended.status_code, **ended.json()}
 
