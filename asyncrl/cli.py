@@ -49,7 +49,6 @@ COMMANDS = (
     "plan",
     "doctor",
     "env",
-    "sandbox",
     "tls",
     "completion",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import UnavailableError
-from asyncrl.launch.evaluation.environments import make_environment
+from asyncrl.extensions.other_evaluators.environments import make_environment
 
 PACKAGES = ("lm-eval[api,ifeval]==0.4.13", "inspect-ai==0.3.285")
 

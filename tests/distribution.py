@@ -46,7 +46,7 @@ TOGETHER = {
 SECONDS = {
     "tests/test_reliability.py": 280,
     "tests/docs/README.md": 270,
-    "tests/sandbox/test_sandbox_attacks.py": 190,
+    "tests/extensions/sandbox_attacks/test_attacks.py": 190,
     "two ranks": 200,
     "tests/test_lora_run.py": 160,
     "tests/test_extras.py": 150,

@@ -37,7 +37,7 @@ ELSEWHERE = {
     "asyncrl/harness/program.py:_run": "commands of `_isolated` interpreters, and npm",
     "asyncrl/extensions/machines/slurm.py:other_nodes": "scontrol",
     "asyncrl/rewards/user_process.py:start": "the command of `user_function`, which has -P",
-    "asyncrl/sandbox/attack_host.py:__init__": "sleep",
+    "asyncrl/extensions/sandbox_attacks/host.py:__init__": "sleep",
     "asyncrl/sandbox/images/engine.py:_started": "a container engine, tar or find",
     "asyncrl/sandbox/jail/spawn.py:run_program": "a policy's program, inside its jail",
 }

@@ -88,9 +88,11 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/envs/test_terminal.py": ("envs/terminal/", *SANDBOX),
     "tests/harness/test_real_programs.py": ("asyncrl/harness/", "asyncrl/gateway/", "services/gateway/"),
     # The sandbox against every backend; the core keeps the contract of those that are there.
-    "tests/sandbox/test_sandbox_attacks.py": SANDBOX,
+    "tests/extensions/sandbox_attacks/": (*SANDBOX, "asyncrl/extensions/sandbox_attacks/"),
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
+    # Programs of others that evaluate, each in an environment that its first test installs.
+    "tests/extensions/other_evaluators/": ("asyncrl/extensions/other_evaluators/", "asyncrl/evaluation/"),
     # The planner.
     "tests/plan/": (*PLAN, "recipes/"),
     "tests/extensions/simulation/": PLAN,

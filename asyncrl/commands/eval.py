@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncrl.commands.eval_sets import MAX_TOKENS, run_sets
+from asyncrl.commands.eval_sets import MAX_TOKENS, check_least, run_sets
 from asyncrl.commands.scratch_folder import scratch_folder
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import Row, by_name, rows
 from asyncrl.signals import end_like_interrupted
 
 if TYPE_CHECKING:
@@ -22,13 +23,11 @@ TASKS = 100
 CONTEXT, AGENT_CONTEXT = 4096, 65536
 """The longest context without a recipe, in tokens; that of an agent program holds its own long prompt."""
 AGENT_TURN = 4096
-OTHERS = ("lm-eval", "inspect")
-"""Programs whose tasks `--on` has, each by its own package."""
-LM_ONLY = ("examples", "fewshot", "chat", "include")
-NOT_WITH_OTHERS = (
-    *("tasks", "rows", "recipe", "trained_on"),
+NOT_BY_ALL = (
+    *("tasks", "rows", "recipe", "trained_on", "samples", "max_tokens", "temperature"),
     *("most_thinking", "least_thinking", "price"),
 )
+"""Options that another program follows only where its row says so."""
 NOT_GIVEN: tuple[object, ...] = (None, "", [])
 """Values of options that were left out."""
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=")
@@ -56,8 +55,8 @@ def add(subparsers: Subparsers) -> None:
         "--on",
         metavar="SET[=FILE],...",
         help="known data sets (`asyncrl env list` has them), from the hub or from files, such as "
-        "gsm8k=test.jsonl,svamp; or tasks of lm-eval or inspect-ai, such as lm-eval/gsm8k,lm-eval/arc_easy or "
-        "inspect/gpqa_diamond,inspect/my_task.py@task, which these play and judge",
+        f"gsm8k=test.jsonl,svamp; or tasks {'; or '.join(row.help for row in rows('evaluators'))}, which these play "
+        "and judge",
     )
     parser.add_argument("--temperature", type=float, help="with --on: of the answers (1.0)")
     parser.add_argument(
@@ -86,18 +85,10 @@ def add(subparsers: Subparsers) -> None:
         help="with several budgets of thinking: what a million tokens cost that a checkpoint reads and samples; may be "
         "repeated",
     )
-    parser.add_argument(
-        "--fewshot", type=int, help="with lm-eval/TASK: examples before a question (the task's own)"
-    )
-    parser.add_argument(
-        "--examples", metavar="FILE", help="with lm-eval/TASK=FILE: rows that examples are taken from"
-    )
-    parser.add_argument(
-        "--chat", action="store_true", default=None, help="with lm-eval/TASK: use the chat template"
-    )
-    parser.add_argument(
-        "--include", metavar="FOLDER", help="with lm-eval/TASK: a folder of task files of your own"
-    )
+    for row in rows("evaluators"):
+        for option, about in row.options.items():
+            told: dict[str, Any] = {**about, "help": f"with {row.name}/TASK: {about['help']}"}
+            parser.add_argument(option, default=None, **told)
     parser.add_argument("--limit", type=int, help="with --on: the first tasks of each set (all)")
     parser.add_argument("--max-tokens", type=int, help=f"with --on: tokens of an answer ({MAX_TOKENS})")
     parser.add_argument(
@@ -170,9 +161,10 @@ def run(args: argparse.Namespace) -> int:
 
     args.checkpoint = [local_model("checkpoint", newest_of_run(one)) for one in args.checkpoint]
     program = _program(args.on or "")
-    alone = [name for name in LM_ONLY if getattr(args, name) not in NOT_GIVEN]
-    if alone and program != "lm-eval":
-        raise ConfigError(f"eval: --{alone[0]} goes with --on lm-eval/TASK")
+    for row in rows("evaluators"):
+        for option in row.options:
+            if row is not program and getattr(args, _name(option)) not in NOT_GIVEN:
+                raise ConfigError(f"eval: {option} goes with --on {row.name}/TASK")
     if program:
         return _run_other(args, program)
     if args.on:
@@ -208,27 +200,25 @@ def _number_or_name(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 
-def _program(given: str) -> str:
-    """Return which other program any of these sets is a task of; "" where all are data sets."""
+def _name(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+def _program(given: str) -> Row | None:
+    """Return the other program that any of these sets is a task of; None where all are data sets."""
+    known = by_name("evaluators")
     prefixes = [one.strip().partition("/")[0] for one in given.split(",") if "/" in one.partition("=")[0]]
-    return next((one for one in prefixes if one in OTHERS), "")
+    return next((known[one] for one in prefixes if one in known), None)
 
 
-def _run_other(args: argparse.Namespace, program: str) -> int:
+def _run_other(args: argparse.Namespace, program: Row) -> int:
     """Have another program evaluate checkpoints on its tasks. Raises `ConfigError`."""
-    not_here = ("samples", "max_tokens", "temperature") if program == "lm-eval" else ()
-    for option in (*NOT_WITH_OTHERS, *not_here):
-        if getattr(args, option) not in NOT_GIVEN:
-            raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on {program}/TASK")
-    if program == "lm-eval":
-        from asyncrl.commands.eval_lm import run_lm_eval
-
-        return run_lm_eval(args, _sets(args.on))
-    from asyncrl.commands.eval_inspect import run_inspect
-    from asyncrl.commands.eval_sets import check_least
-
+    for option in NOT_BY_ALL:
+        if option not in program.takes and getattr(args, option) not in NOT_GIVEN:
+            raise ConfigError(f"eval: --{option.replace('_', '-')} does not go with --on {program.name}/TASK")
     check_least(args)
-    return run_inspect(args, _sets(args.on))
+    found: int = program.load()(args, _sets(args.on))
+    return found
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -245,12 +235,12 @@ def _sets(given: str) -> dict[str, str]:
 
 
 def _run_environment(args: argparse.Namespace, checkpoint: str, samples: int) -> int:
-    from asyncrl.commands.eval_suite import any_under
     from asyncrl.config import apply_override, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
     from asyncrl.import_path import absolute, search_in
     from asyncrl.launch.checks.check import check_evaluation
     from asyncrl.launch.evaluation.evaluate import play_checkpoint, summarize
+    from asyncrl.launch.evaluation.reporting import any_under
     from asyncrl.launch.models.local_models import load_recipe
     from asyncrl.launch.train import describe
 

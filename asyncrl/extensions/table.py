@@ -69,6 +69,7 @@ SEAMS = frozenset(
         "algo_parts",
         "presets",
         "commands",
+        "evaluators",
         "plans",
     }
 )
@@ -107,10 +108,12 @@ class Row:
     kind: str = ""
     """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
     help: str = ""
-    """What help says that it is (service roles, cluster kinds)."""
+    """What help says that it is (service roles, cluster kinds), or whose tasks it has (evaluators)."""
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Its options on the command line, and in what each differs from an option of that name of the core: `metavar`,
-    `help`, `default` (service roles)."""
+    `help`, `default`, `action` (service roles, evaluators)."""
+    takes: tuple[str, ...] = ()
+    """Options of `asyncrl eval` that it follows, of those that not all evaluators do (evaluators)."""
     with_trainer: bool = False
     """Whether a run that asks for it has one for each trainer, which is told its address (service roles)."""
     with_workers: bool = False
@@ -199,7 +202,7 @@ def _tables(file: Path) -> Mapping[str, Any]:
 def _row(extension: str, table: dict[str, Any]) -> Row:
     for key in {"path", "prepare"} & table.keys():
         table[key] = f"{__package__}.{extension}.{table[key]}"
-    for key in {"asked", "absent", "fields", "provides"} & table.keys():
+    for key in {"asked", "absent", "fields", "provides", "takes"} & table.keys():
         table[key] = tuple(table[key])
     if "roles" in table:
         table["roles"] = {call: tuple(roles) for call, roles in table["roles"].items()}

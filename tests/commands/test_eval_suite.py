@@ -21,12 +21,3 @@ def test_the_time_that_is_left_follows_from_the_rate_after_the_first_task(capsys
     assert first == "mine: 4 of 20 samples"
     # 6 samples in 10 s, and 10 to come.
     assert last == "mine: 10 of 20 samples, about 17 s left"
-
-
-def test_checkpoints_below_the_limit_are_named(capsys):
-    assert eval_suite.any_under({"early": 0.5, "late": 0.75, "broken": None}, 0.75)
-    assert capsys.readouterr().err == (
-        "early: 0.500, below --fail-under 0.75\nbroken: no sample counts, below --fail-under 0.75\n"
-    )
-    assert not eval_suite.any_under({"late": 0.75}, 0.75)
-    assert capsys.readouterr().err == ""

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from asyncrl.errors import ConflictError
-from asyncrl.sandbox import attack_programs as programs
+from asyncrl.extensions.sandbox_attacks import programs
+from asyncrl.extensions.sandbox_attacks.scene import leaks_in
 from asyncrl.sandbox import idle
-from asyncrl.sandbox.attack_scene import leaks_in
 from asyncrl.sandbox.idle import IdleSessions
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Limits, SandboxSpec

@@ -31,7 +31,7 @@ from asyncrl.data.transcript import read_transcript
 from asyncrl.env.check import end_launcher
 from asyncrl.env.protocol import agent_of
 from asyncrl.errors import ConfigError, DeadlineError
-from asyncrl.launch.evaluation.recorded_turns import (
+from asyncrl.extensions.play_again.recorded_turns import (
     Difference,
     RecordedCalls,
     RecordedTurns,

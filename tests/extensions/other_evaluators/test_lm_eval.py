@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.evaluation.results import evaluate_samples
-from asyncrl.launch.evaluation import lm_eval
+from asyncrl.extensions.other_evaluators import lm_eval
 from tests.benchmark_env import benchmark_python
 from tests.services.engine.benchmark_clients import CHOOSE, GOALS, WRITE
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_is_evaluated_by_lm_eval_itself_and_reported(
     tiny_model, tmp_path, monkeypatch, capsys, pytestconfig
 ):
     python = benchmark_python(pytestconfig.cache.mkdir("benchmark-clients"))
-    monkeypatch.setattr("asyncrl.commands.eval_lm.lm_eval_python", lambda: python)
+    monkeypatch.setattr("asyncrl.extensions.other_evaluators.lm_eval_command.lm_eval_python", lambda: python)
     monkeypatch.chdir(tmp_path)
     rows, tasks = tmp_path / "goals.jsonl", tmp_path / "mine"
     rows.write_text("".join(json.dumps(row) + "\n" for row in GOALS))
@@ -74,7 +74,9 @@ def test_a_checkpoint_is_evaluated_by_lm_eval_itself_and_reported(
     assert result["checkpoints"][tiny_model]["score"]["mean"] == pytest.approx(right)
     assert result["complete"] and f"score {right:.3f}" in said
     # The same command evaluates nothing again.
-    monkeypatch.setattr("asyncrl.commands.eval_lm.play", lambda *_: pytest.fail("played again"))
+    monkeypatch.setattr(
+        "asyncrl.extensions.other_evaluators.lm_eval_command.play", lambda *_: pytest.fail("played again")
+    )
     assert main([*command, *settings]) == 0
     assert main(["leaderboard", "evals"]) == 0
     assert f"lm-eval/choose {right:.3f}" in capsys.readouterr().out
@@ -85,7 +87,7 @@ def test_examples_and_the_chat_template_are_put_around_a_question_as_asked_for(
     tiny_model, tmp_path, monkeypatch, pytestconfig
 ):
     python = benchmark_python(pytestconfig.cache.mkdir("benchmark-clients"))
-    monkeypatch.setattr("asyncrl.commands.eval_lm.lm_eval_python", lambda: python)
+    monkeypatch.setattr("asyncrl.extensions.other_evaluators.lm_eval_command.lm_eval_python", lambda: python)
     monkeypatch.chdir(tmp_path)
     rows, examples, tasks = tmp_path / "goals.jsonl", tmp_path / "examples.jsonl", tmp_path / "mine"
     rows.write_text("".join(json.dumps(row) + "\n" for row in GOALS))

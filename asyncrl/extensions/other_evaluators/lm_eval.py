@@ -14,8 +14,8 @@ from typing import Any
 from asyncrl.cache import cache_folder
 from asyncrl.config import Config
 from asyncrl.evaluation.samples import sample_id
-from asyncrl.launch.evaluation.environments import make_environment
-from asyncrl.launch.evaluation.other_programs import play_by
+from asyncrl.extensions.other_evaluators.environments import make_environment
+from asyncrl.extensions.other_evaluators.programs import play_by
 
 PREFIX = "lm-eval/"
 """How `asyncrl eval --on` names a task of lm-eval."""

@@ -5,7 +5,7 @@ import sys
 import sysconfig
 import zipfile
 
-from asyncrl.launch.evaluation.environments import make_environment, package_folders
+from asyncrl.extensions.other_evaluators.environments import make_environment, package_folders
 
 
 def make_wheel(folder):

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from asyncrl.sandbox import check
-from asyncrl.sandbox.attacks import ATTACKS
+from asyncrl.extensions.sandbox_attacks import check
+from asyncrl.extensions.sandbox_attacks.attacks import ATTACKS
 from asyncrl.sandbox.backends import choose, probe
 from tests.sandbox.conftest import run_async
 from tests.sandbox.sandbox_naive import NaiveSandbox
@@ -19,7 +19,7 @@ NAIVE = "tests.sandbox.sandbox_naive:NaiveSandbox"
 # As in a container whose engine forbids namespaces and mounts, which is what most do.
 CONTAINED = """
 import sys
-from asyncrl.sandbox import check
+from asyncrl.extensions.sandbox_attacks import check
 from asyncrl.sandbox.jail import kernel, seccomp
 kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 kernel.install_filter(seccomp.build_filter("network"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from asyncrl.sandbox.attack_host import Host
+from asyncrl.extensions.sandbox_attacks.host import Host
 from asyncrl.sandbox.backends import backend_class
 from asyncrl.sandbox.protocol import MIB, ExecResult, Limits, Sandbox, SandboxSpec
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.commands.eval_others import Listed, Play, refuse_others, run_by
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.evaluation.lm_eval import PREFIX, VERSION, Asked, lm_eval_python, play, rows
+from asyncrl.extensions.other_evaluators.lm_eval import PREFIX, VERSION, Asked, lm_eval_python, play, rows
+from asyncrl.extensions.other_evaluators.run_by import Listed, Play, refuse_others, run_by
 
 
 def run_lm_eval(args: argparse.Namespace, sets: dict[str, str]) -> int:
@@ -57,4 +57,10 @@ def _asked(args: argparse.Namespace, sets: dict[str, str]) -> Asked:
             if not Path(one).is_file():
                 raise ConfigError(f"--on {name}: there is no file {one!r}")
         tasks[name.removeprefix(PREFIX)] = {split: str(Path(one).absolute()) for split, one in files.items()}
-    return Asked(tasks, args.limit, args.fewshot, bool(args.chat), args.include or "")
+    return Asked(tasks, args.limit, _fewshot(args.fewshot), bool(args.chat), args.include or "")
+
+
+def _fewshot(given: str | None) -> int | None:
+    if given is not None and not given.isdigit():
+        raise ConfigError(f"eval: --fewshot: must be a whole number, got {given!r}")
+    return None if given is None else int(given)

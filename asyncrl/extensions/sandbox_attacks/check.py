@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.attack_host import Host
-from asyncrl.sandbox.attack_scene import Scene
-from asyncrl.sandbox.attacks import Finding, attacks_on, carry_out
+from asyncrl.extensions.sandbox_attacks.attacks import Finding, attacks_on, carry_out
+from asyncrl.extensions.sandbox_attacks.host import Host
+from asyncrl.extensions.sandbox_attacks.scene import Scene
 from asyncrl.sandbox.backends import BACKENDS, choose, probe
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Probe

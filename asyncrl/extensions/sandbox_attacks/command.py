@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
+from typing import Any
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     parser = subparsers.add_parser("sandbox", help="check what the sandbox contains: asyncrl sandbox check")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # This parser has no options, so that --help reaches the check's own parser.
@@ -21,6 +19,6 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.sandbox.check import main
+    from asyncrl.extensions.sandbox_attacks.check import main
 
     return main(args.arguments)

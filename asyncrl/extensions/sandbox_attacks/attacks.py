@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from asyncrl.errors import AsyncRLError, DeadlineError, InputError
-from asyncrl.sandbox import attack_programs as programs
-from asyncrl.sandbox.attack_scene import LIMITS, Inconclusive, Scene, leaks_in
+from asyncrl.extensions.sandbox_attacks import programs
+from asyncrl.extensions.sandbox_attacks.scene import LIMITS, Inconclusive, Scene, leaks_in
 from asyncrl.sandbox.backends import backend_class
 from asyncrl.sandbox.jail import seccomp
 from asyncrl.sandbox.protocol import MIB, Guarantee

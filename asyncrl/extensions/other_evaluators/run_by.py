@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.commands.eval_suite import report
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.samples import RECORD, SampleFile, add_checkpoint, read_record
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.checks.check import check_model
+from asyncrl.launch.evaluation.reporting import report
 from asyncrl.run.model_folder import context_length, fingerprint
 
 LONGEST_CONTEXT = 4096
@@ -73,7 +73,9 @@ def run_by(
             write_json(folder / RECORD, record)
             file.append(samples)
         result = {**suite, "suite": name, "tasks": sum(map(len, record["tasks"].values()))}
-        return report(args, folder, result, file.rows, list(record["checkpoints"]))
+        return report(
+            folder, result, file.rows, list(record["checkpoints"]), args.checkpoint, args.fail_under
+        )
     finally:
         file.close()
 

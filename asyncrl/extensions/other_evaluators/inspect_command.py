@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.commands.eval_others import Listed, Play, refuse_others, run_by
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.evaluation.inspect_tasks import (
+from asyncrl.extensions.other_evaluators.inspect_tasks import (
     EVALS_VERSION,
     PREFIX,
     VERSION,
@@ -21,6 +20,7 @@ from asyncrl.launch.evaluation.inspect_tasks import (
     rows,
     task_spec,
 )
+from asyncrl.extensions.other_evaluators.run_by import Listed, Play, refuse_others, run_by
 
 
 def run_inspect(args: argparse.Namespace, sets: dict[str, str]) -> int:

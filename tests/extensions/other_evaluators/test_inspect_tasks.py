@@ -10,7 +10,7 @@ import pytest
 from asyncrl.cli import main
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation.results import evaluate_samples
-from asyncrl.launch.evaluation import inspect_tasks
+from asyncrl.extensions.other_evaluators import inspect_tasks
 from tests.benchmark_env import benchmark_python
 from tests.docs.blocks import blocks
 
@@ -139,7 +139,9 @@ def test_the_task_file_of_the_page_is_played_as_it_stands_there(
     tiny_model, tmp_path, monkeypatch, pytestconfig
 ):
     python = benchmark_python(pytestconfig.cache.mkdir("inspect"), inspect_tasks.PACKAGES)
-    monkeypatch.setattr("asyncrl.commands.eval_inspect.inspect_python", lambda asked: python)
+    monkeypatch.setattr(
+        "asyncrl.extensions.other_evaluators.inspect_command.inspect_python", lambda asked: python
+    )
     monkeypatch.chdir(tmp_path)
     [text] = [one.text for one in blocks("docs/evaluation.md") if one.text.startswith("from inspect_ai")]
     (tmp_path / "sums.py").write_text(text)
@@ -155,7 +157,9 @@ def test_a_checkpoint_is_evaluated_by_inspect_itself_and_reported(
     tiny_model, tmp_path, monkeypatch, capsys, pytestconfig
 ):
     python = benchmark_python(pytestconfig.cache.mkdir("inspect"), inspect_tasks.PACKAGES)
-    monkeypatch.setattr("asyncrl.commands.eval_inspect.inspect_python", lambda asked: python)
+    monkeypatch.setattr(
+        "asyncrl.extensions.other_evaluators.inspect_command.inspect_python", lambda asked: python
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(TASKS)
     command = ["eval", tiny_model, "--on", "inspect/mine.py@vowels,inspect/mine.py@broken", "--limit", "6"]
@@ -185,7 +189,9 @@ def test_a_checkpoint_is_evaluated_by_inspect_itself_and_reported(
     assert result["checkpoints"][tiny_model]["score"]["mean"] == pytest.approx(right)
     assert result["complete"] and f"score {right:.3f}" in said
     # The same command evaluates nothing again; another task file is another evaluation.
-    monkeypatch.setattr("asyncrl.commands.eval_inspect.play", lambda *_: pytest.fail("played again"))
+    monkeypatch.setattr(
+        "asyncrl.extensions.other_evaluators.inspect_command.play", lambda *_: pytest.fail("played again")
+    )
     assert main([*command, *settings]) == 0
     assert main(["leaderboard", "evals"]) == 0
     assert f"inspect/mine.py@vowels {right:.3f}" in capsys.readouterr().out
