@@ -43,7 +43,6 @@ COMMANDS = (
     "compare",
     "leaderboard",
     "push",
-    "sft",
     "models",
     "config",
     "plan",

@@ -88,7 +88,7 @@ ROOMS = {
         {"step"},
         {"parts"},
         {"loop"},
-        {"features", "supervised"},
+        {"features"},
         {"tiny_model"},
     ],
     "launch": [

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.checks.check import check_evaluation
     from asyncrl.launch.evaluation.evaluate import play_tasks
     from asyncrl.launch.models.local_models import load_recipe
-    from asyncrl.launch.models.supervised import start_model
+    from asyncrl.launch.models.start_model import start_model
     from asyncrl.launch.reports.samples import FirstSamples, chosen_rows
     from asyncrl.tasks.data_rows import has_rows, rows_of
     from asyncrl.tasks.tasks import tasks_of

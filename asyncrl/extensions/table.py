@@ -69,6 +69,7 @@ SEAMS = frozenset(
         "algo_parts",
         "presets",
         "commands",
+        "start_models",
         "evaluators",
         "plans",
     }

@@ -31,7 +31,7 @@ from asyncrl.launch.cluster import Cluster, ClusterMonitor, FurtherMachines
 from asyncrl.launch.evaluation.evaluate import EvalResult, evaluate_with
 from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation
 from asyncrl.launch.machines.placement import Placement, placed, plan
-from asyncrl.launch.models.supervised import start_model
+from asyncrl.launch.models.start_model import start_model
 from asyncrl.launch.models.weights_folder import check_room
 from asyncrl.launch.policies import PolicyPlan, check_same_tokenizer, policy_folder
 from asyncrl.launch.processes.process_group import ProcessGroup

@@ -23,10 +23,10 @@ import torch
 from bench_async import say, spread
 
 from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
+from asyncrl.extensions.supervised.sft import pad
 from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.models.prefix_tree import enable_prefix_trees, tree_of
 from asyncrl.train.models.tiny_model import build_model
-from asyncrl.train.supervised.sft import pad
 
 GROUPS, SIZE, TOKENS, VOCABULARY = 4, 16, 256, 512
 MICRO_BATCH_TOKENS = 8192

@@ -157,7 +157,9 @@ def test_the_module_is_the_command():
 
 def test_settings_may_follow_an_option(capsys, monkeypatch):
     seen = {}
-    monkeypatch.setattr("asyncrl.commands.sft.run", lambda args: seen.update(vars(args)) or 0)
+    monkeypatch.setattr(
+        "asyncrl.extensions.supervised.command.run", lambda args: seen.update(vars(args)) or 0
+    )
     code, _, _ = run(
         capsys, "sft", "gridworld_grpo", "sft.batch_size=1", "--out", "base", "sft.steps=2", "run.seed=3"
     )

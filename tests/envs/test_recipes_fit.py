@@ -9,9 +9,9 @@ import pytest
 
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
+from asyncrl.extensions.supervised.demonstrations import demonstrations, encode
+from asyncrl.extensions.supervised.sft import make_renderer
 from asyncrl.sandbox.jail.client import LauncherClient
-from asyncrl.train.supervised.demonstrations import demonstrations, encode
-from asyncrl.train.supervised.sft import make_renderer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SLOW = {"code", "math_tool", "minigrid", "search", "swe_mini", "terminal"}

@@ -12,12 +12,12 @@ from asyncrl.chat.tool_calls import parse_hermes
 from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import MAIN_AGENT, Action, ToolCall
 from asyncrl.envs.team.env import Team
+from asyncrl.extensions.supervised.demonstrations import demonstrations, encode
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.step.step_batch import build_step_batch, to_advantage_batch
-from asyncrl.train.supervised.demonstrations import demonstrations, encode
 from asyncrl.types import Lease, Task
 
 

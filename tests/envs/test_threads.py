@@ -10,7 +10,7 @@ from asyncrl.env.check import check_env
 from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, ToolCall
 from asyncrl.envs.threads.env import SPAWN, Threads
 from asyncrl.errors import ConfigError
-from asyncrl.train.supervised.demonstrations import demonstrations
+from asyncrl.extensions.supervised.demonstrations import demonstrations
 from asyncrl.types import Task
 
 HERE = __name__

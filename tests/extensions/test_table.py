@@ -27,7 +27,7 @@ PLAIN = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}, "alg
 OF_THE_RECIPE = (
     "task_plans", "task_shares", "checks", "model_checks", "forward_changes", "engine_additions", "episode_ends",
     "evaluation_generators", "training_generators",
-    "group_rewards",     "run_monitors", "weight_forms", "buffer_places",
+    "group_rewards",     "run_monitors", "weight_forms", "buffer_places", "start_models",
 )  # fmt: skip
 """Seams that ask with the recipe itself."""
 
@@ -131,6 +131,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"engine": {"kv_offload_gib": 1.0}}, "engine_additions", "kv_offload"),
         ({"engine": {"weight_transfer": "nixl"}}, "checks", "nixl"),
         ({"buffer": {"machine": "node"}}, "buffer_places", "replica"),
+        ({"sft": {"data": "rows.jsonl"}}, "start_models", "supervised"),
+        ({"sft": {"data": "rows.jsonl"}}, "checks", "supervised"),
         ({"engine": {"weight_delta": True}}, "weight_forms", "weight_deltas"),
         ({"engine": {"batch_invariant": True}}, "engine_additions", "batch_invariance"),
         ({"engine": {"quantization": "int8"}}, "engine_processes", "quantization"),

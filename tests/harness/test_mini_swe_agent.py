@@ -11,9 +11,9 @@ import pytest
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
 from asyncrl.errors import UnavailableError
+from asyncrl.extensions.supervised.demonstrations import demonstrations, encode
 from asyncrl.harness.file import read_harness
 from asyncrl.harness.program import install
-from asyncrl.train.supervised.demonstrations import demonstrations, encode
 from asyncrl.types import Status
 from tests.harness.test_harness_episodes import Player
 from tests.shared import made_once

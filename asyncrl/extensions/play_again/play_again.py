@@ -38,7 +38,7 @@ from asyncrl.extensions.play_again.recorded_turns import (
     common_prefix,
     shown,
 )
-from asyncrl.launch.models.supervised import start_model
+from asyncrl.launch.models.start_model import start_model
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest, GivenPrefix

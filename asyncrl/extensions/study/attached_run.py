@@ -22,7 +22,7 @@ from asyncrl.gpus import found_gpus
 from asyncrl.launch.evaluation.evaluate import EvalResult
 from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation, pin_policy
 from asyncrl.launch.machines.placement import placed, plan
-from asyncrl.launch.models.supervised import start_model
+from asyncrl.launch.models.start_model import start_model
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup, generation_nice
 from asyncrl.launch.roles.roles import Roles
 from asyncrl.launch.train import TrainRun, print_status

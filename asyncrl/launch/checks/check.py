@@ -14,7 +14,6 @@ from asyncrl.chat.tool_formats import check_formats, needs_vllm
 from asyncrl.chat.vllm_parsers import check_chat
 from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
-from asyncrl.config_sections import SCRIPTED
 from asyncrl.conflicts.between import check_policy_objectives
 from asyncrl.conflicts.registry import FEATURES
 from asyncrl.env.config_check import (
@@ -46,7 +45,6 @@ from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.services.engine.additions import additions
 from asyncrl.tasks.data_rows import has_rows
 from asyncrl.tasks.tasks import tasks_of
-from asyncrl.train.supervised.sources import learns_from_rows, open_rows, run_folder
 from asyncrl.types import Task
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -131,8 +129,6 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     for row in rows("model_checks"):
         if row.wanted(config):
             row.load()(config, described)
-    if config.sft.data:
-        check_supervised(config)
     notes = check_turn_format(config, tools)
     check_engine(config)
     if config.train.fused_logprobs and alone:
@@ -330,21 +326,6 @@ def _rows_show_images(config: Config) -> bool:
         return bool(config.data.images)
     first = next(tasks_of(config, "train"), None) or next(tasks_of(config, "heldout"), None)
     return first is not None and has_images(first.data.get(MESSAGES, ()))
-
-
-def check_supervised(config: Config) -> None:
-    """Check the model and rows of a supervised training, each row once. Raises `ConfigError` and `InputError`."""
-    check_model("model.path", config.model.path, config)
-    if learns_from_rows(config):
-        for rows in open_rows(config):
-            if rows is not None:
-                rows.check()
-    elif run_folder(config) is None:
-        check_settings(config.env.name, config.env.config)
-        if load_env(config.env.name).oracle is Env.oracle:
-            raise ConfigError(
-                f"sft.data: {SCRIPTED!r} are episodes of a scripted expert, and {config.env.name!r} has no oracle"
-            )
 
 
 def check_turn_format(config: Config, needs_tools: bool) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from asyncrl.env.registry import load_env
 from asyncrl.extensions.study.runner import check_study
 from asyncrl.extensions.study.study_file import read_study, study_run
-from asyncrl.train.supervised.demonstrations import demonstrations
+from asyncrl.extensions.supervised.demonstrations import demonstrations
 
 STUDIES = sorted((Path(__file__).parents[3] / "docs" / "studies").glob("*.toml"))
 

@@ -9,8 +9,8 @@ import pytest
 from asyncrl.env.protocol import Env, Step
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
-from asyncrl.train.supervised.demonstrations import demonstrations, encode
-from asyncrl.train.supervised.sft import one_cycle
+from asyncrl.extensions.supervised.demonstrations import demonstrations, encode
+from asyncrl.extensions.supervised.sft import one_cycle
 
 
 @pytest.mark.parametrize("env", ["gridworld", "calculator"])

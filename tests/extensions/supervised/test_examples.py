@@ -5,8 +5,8 @@ import random
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.train.supervised.demonstrations import Demonstration
-from asyncrl.train.supervised.examples import Schedule, as_text, encode_conversation, encode_rows, pack
+from asyncrl.extensions.supervised.demonstrations import Demonstration
+from asyncrl.extensions.supervised.examples import Schedule, as_text, encode_conversation, encode_rows, pack
 
 TALK = [
     {"role": "user", "content": "goal north"},

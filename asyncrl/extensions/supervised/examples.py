@@ -11,11 +11,11 @@ import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.conversations import WEIGHT, learned
+from asyncrl.extensions.supervised.demonstrations import Demonstration, Encoded, encode
+from asyncrl.extensions.supervised.pairs import Pair
+from asyncrl.extensions.supervised.verdicts import Verdict
 from asyncrl.progress import progress
-from asyncrl.train.supervised.conversations import WEIGHT, learned
-from asyncrl.train.supervised.demonstrations import Demonstration, Encoded, encode
-from asyncrl.train.supervised.pairs import Pair
-from asyncrl.train.supervised.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from PIL import Image
 
 from asyncrl.config_sections import DataConfig
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.conversations import Conversations, as_messages
 from asyncrl.rows.data import open_data
-from asyncrl.train.supervised.conversations import Conversations, as_messages
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 

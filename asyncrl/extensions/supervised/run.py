@@ -18,6 +18,20 @@ from asyncrl.config import Config, load_config
 from asyncrl.config_sections import IMITATES, SCRIPTED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.demonstrations import Demonstration, Encoded, demonstrations
+from asyncrl.extensions.supervised.episodes import check_run, episodes
+from asyncrl.extensions.supervised.examples import (
+    Examples,
+    Schedule,
+    as_text,
+    encode_pairs,
+    encode_rows,
+    encode_verdicts,
+    pack,
+)
+from asyncrl.extensions.supervised.sources import open_rows, run_folder
+from asyncrl.extensions.supervised.trainer import LEARNING_RATE, Facts, SupervisedTrainer
+from asyncrl.extensions.supervised.verdicts import LABEL
 from asyncrl.process_hooks import set_threads
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
@@ -29,20 +43,6 @@ from asyncrl.train.engine.deepspeed_engine import (
 )
 from asyncrl.train.loop.metrics_log import MetricsLog
 from asyncrl.train.models.loading import load_policy
-from asyncrl.train.supervised.demonstrations import Demonstration, Encoded, demonstrations
-from asyncrl.train.supervised.episodes import check_run, episodes
-from asyncrl.train.supervised.examples import (
-    Examples,
-    Schedule,
-    as_text,
-    encode_pairs,
-    encode_rows,
-    encode_verdicts,
-    pack,
-)
-from asyncrl.train.supervised.sources import open_rows, run_folder
-from asyncrl.train.supervised.trainer import LEARNING_RATE, Facts, SupervisedTrainer
-from asyncrl.train.supervised.verdicts import LABEL
 
 REFERENCE = "reference_logp.npy"
 """File of a run with the log-probabilities of whole answers under the model that it started from."""

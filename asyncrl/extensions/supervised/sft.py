@@ -25,6 +25,7 @@ from asyncrl.config_sections import SftConfig
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
 from asyncrl.extensions.settings import composed_section
+from asyncrl.extensions.supervised.demonstrations import Demonstration, Encoded, demonstrations, encode
 from asyncrl.image_processor import ImageProcessor
 from asyncrl.images import has_images
 from asyncrl.process_hooks import set_threads
@@ -42,7 +43,6 @@ from asyncrl.train.models.tiny_model import (
     token_id,
 )
 from asyncrl.train.models.vision import VisionRows
-from asyncrl.train.supervised.demonstrations import Demonstration, Encoded, demonstrations, encode
 from asyncrl.types import IMAGES
 
 CORPUS_EPISODES = 1000

@@ -17,11 +17,9 @@ from asyncrl.cache import cache_folder
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.config import TrainConfig
 from asyncrl.config_sections import SftConfig
-from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.models.loading import load_policy
-from asyncrl.train.supervised.conversations import WEIGHT
-from asyncrl.train.supervised.demonstrations import Demonstration
-from asyncrl.train.supervised.examples import (
+from asyncrl.extensions.supervised.conversations import WEIGHT
+from asyncrl.extensions.supervised.demonstrations import Demonstration
+from asyncrl.extensions.supervised.examples import (
     Examples,
     Schedule,
     encode_pairs,
@@ -29,10 +27,12 @@ from asyncrl.train.supervised.examples import (
     encode_verdicts,
     pack,
 )
-from asyncrl.train.supervised.pairs import Pair
-from asyncrl.train.supervised.trainer import Facts, SupervisedTrainer
-from asyncrl.train.supervised.verdicts import Verdict
-from tests.train.supervised.talks import (
+from asyncrl.extensions.supervised.pairs import Pair
+from asyncrl.extensions.supervised.trainer import Facts, SupervisedTrainer
+from asyncrl.extensions.supervised.verdicts import Verdict
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
+from asyncrl.train.models.loading import load_policy
+from tests.extensions.supervised.talks import (
     APART,
     BETA,
     BETAS,

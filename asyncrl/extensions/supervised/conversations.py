@@ -18,11 +18,11 @@ from itertools import pairwise
 from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.demonstrations import Demonstration
 from asyncrl.rows.data import Part
 from asyncrl.rows.pictures import show_as_in
 from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.template import ANSWER, CONVERSATIONS, FIELD, fill
-from asyncrl.train.supervised.demonstrations import Demonstration
 from asyncrl.types import Message
 
 COMPLETION = "completion"

@@ -15,7 +15,6 @@ from asyncrl.cache import cache_folder
 from asyncrl.config import Config, parse_config
 from asyncrl.config_sections import SCRIPTED, TRAINED_ON
 from asyncrl.errors import UnavailableError
-from asyncrl.launch.models.base_model import cached_base_model
 from asyncrl.process_start import start_process
 from asyncrl.run.checkpoints import MARKER, STATE
 from asyncrl.scratch import scratch_folder
@@ -27,17 +26,6 @@ FORMAT = 1
 OF_THE_TINY_MODEL = {"hidden_size", "num_layers", "oracle_fraction", "oracle_first", "observation_weight"}
 TRAINED_BY = {"optimizer", "betas", "zero_stage"}
 """Settings of `[train]` on which the trained weights depend."""
-
-
-def start_model(config: Config) -> str:
-    """Return the model that reinforcement learning starts from: that of `model.path`, or what a supervised start makes
-    of it, trained once and cached.
-
-    Raises `UnavailableError`.
-    """
-    if config.model.path == "sft":
-        return str(cached_base_model(config))
-    return str(cached_start(config)) if config.sft.data else config.model.path
 
 
 def cached_start(config: Config) -> Path:

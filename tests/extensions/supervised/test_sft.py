@@ -16,14 +16,8 @@ from asyncrl.env.protocol import Action
 from asyncrl.env.registry import load_env
 from asyncrl.envs.gridworld.env import MOVES
 from asyncrl.envs.visual_gridworld.env import VisualGridworld
-from asyncrl.generation import Generated
-from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
-from asyncrl.rollout.player import EpisodeRequest
-from asyncrl.services.env.client import LocalEnvs
-from asyncrl.train.models.loading import load_policy
-from asyncrl.train.models.tiny_model import build_vision_model
-from asyncrl.train.supervised.demonstrations import Demonstration, demonstrations, encode
-from asyncrl.train.supervised.sft import (
+from asyncrl.extensions.supervised.demonstrations import Demonstration, demonstrations, encode
+from asyncrl.extensions.supervised.sft import (
     _train_batch,
     agent_weights,
     imitated,
@@ -31,6 +25,12 @@ from asyncrl.train.supervised.sft import (
     token_weights,
     train_base_model,
 )
+from asyncrl.generation import Generated
+from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
+from asyncrl.rollout.player import EpisodeRequest
+from asyncrl.services.env.client import LocalEnvs
+from asyncrl.train.models.loading import load_policy
+from asyncrl.train.models.tiny_model import build_vision_model
 from asyncrl.types import Task
 from tests.fake_gpu import fake_gpu
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, kto_loss, preference_logits
 from asyncrl.algo.one_token import OneToken
+from asyncrl.extensions.supervised.demonstrations import Encoded
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.policy import Extras
 from asyncrl.train.models.token_scores import Compared
-from asyncrl.train.supervised.demonstrations import Encoded
 
 Kind = Literal["likelihood", "one_token", "dpo", "ipo", "kto"]
 

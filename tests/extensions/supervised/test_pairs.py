@@ -9,7 +9,7 @@ from PIL import Image
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.train.supervised.sources import open_rows
+from asyncrl.extensions.supervised.sources import open_rows
 
 
 def user(text):

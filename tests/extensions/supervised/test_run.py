@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.supervised.run import train_supervised
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.train.loop.metrics_log import MetricsLog
-from asyncrl.train.supervised.run import train_supervised
 
 WORDS = ("north", "east", "south", "west")
 
@@ -193,7 +193,7 @@ def test_an_adapter_is_trained_alone_and_written_merged_too(tiny_model, tmp_path
 
 def test_the_episodes_that_a_run_has_solved_are_learned_by_their_tokens(tiny_model, tmp_path):
     from asyncrl.data.table import write_trajectories
-    from asyncrl.train.supervised.episodes import episodes
+    from asyncrl.extensions.supervised.episodes import episodes
     from tests.train.factories import group
 
     run = tmp_path / "earlier"

@@ -17,11 +17,11 @@ from asyncrl.chat.renderer import sampling_seed
 from asyncrl.config_sections import IMITATES, SftConfig
 from asyncrl.data.micro_batches import pack_rows, plan_micro_batches
 from asyncrl.errors import StopError
+from asyncrl.extensions.supervised.demonstrations import Encoded
+from asyncrl.extensions.supervised.examples import Schedule
+from asyncrl.extensions.supervised.objectives import Objective, make_objective
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.supervised.demonstrations import Encoded
-from asyncrl.train.supervised.examples import Schedule
-from asyncrl.train.supervised.objectives import Objective, make_objective
 from asyncrl.types import IMAGES
 
 LEARNING_RATE = 2e-5

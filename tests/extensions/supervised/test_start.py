@@ -6,9 +6,10 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError, UnavailableError
-from asyncrl.launch.checks.check import check_supervised
-from asyncrl.launch.models import supervised
-from asyncrl.launch.models.supervised import start_key, start_model
+from asyncrl.extensions.supervised import start
+from asyncrl.extensions.supervised.checks import check_supervised
+from asyncrl.extensions.supervised.start import start_key
+from asyncrl.launch.models.start_model import start_model
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_the_start_is_trained_once_and_goes_on_where_it_was_interrupted(
             (out / "config.json").write_text("{}")
             return 0
 
-    monkeypatch.setattr(supervised, "start_process", Training)
+    monkeypatch.setattr(start, "start_process", Training)
     config = config_of(tiny_model, rows)
     with pytest.raises(UnavailableError, match=r"supervised start has failed .* exit code 130"):
         start_model(config)

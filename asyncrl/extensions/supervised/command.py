@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
     from asyncrl.config import Config
 
 ANY_ENV = "gridworld"
@@ -19,7 +18,8 @@ RANK_OF = "ASYNCRL_RANK_OF"
 """Names the folder of the run of which torchrun has made this process a rank."""
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     parser = subparsers.add_parser(
         "sft",
         help="train a model on rows of conversations; or a recipe's tiny base model on scripted episodes",
@@ -131,7 +131,7 @@ def _tiny(config: Config, out: Path | None) -> int:
     check_recipe(config)
     check_tasks(config)
     with collecting_no_garbage():
-        from asyncrl.train.supervised.sft import train_base_model
+        from asyncrl.extensions.supervised.sft import train_base_model
 
     print(f"base model: {train_base_model(config, out)}")
     return 0
@@ -139,7 +139,7 @@ def _tiny(config: Config, out: Path | None) -> int:
 
 def _supervised(config: Config, folder: Path, out: Path | None) -> int:
     """Train a model of the user's in a run folder."""
-    from asyncrl.launch.checks.check import check_supervised
+    from asyncrl.extensions.supervised.checks import check_supervised
     from asyncrl.run.folder import RunFolder
 
     if out is not None and out.exists() and not (out / "config.json").is_file():
@@ -151,7 +151,7 @@ def _supervised(config: Config, folder: Path, out: Path | None) -> int:
         run_folder.write_json("config.json", config.model_dump(mode="json"))
         model = _train(folder) if config.train.ranks == 1 else _run_ranks(folder, config.train.ranks)
     if out is not None:
-        from asyncrl.launch.models.supervised import save_model
+        from asyncrl.extensions.supervised.start import save_model
 
         model = save_model(model, out)
     print(f"model: {model}")
@@ -162,7 +162,7 @@ def _train(folder: Path) -> Path:
     from asyncrl.process_hooks import collecting_no_garbage
 
     with collecting_no_garbage():
-        from asyncrl.train.supervised.run import train_supervised
+        from asyncrl.extensions.supervised.run import train_supervised
 
     return train_supervised(folder)
 

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 from asyncrl.config import Config
 from asyncrl.config_sections import IMITATES, SCRIPTED, TRAINED_ON
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.conversations import Conversations
+from asyncrl.extensions.supervised.demonstrations import Demonstration
+from asyncrl.extensions.supervised.episodes import is_run
+from asyncrl.extensions.supervised.pairs import Pair, Pairs
+from asyncrl.extensions.supervised.verdicts import Verdict, Verdicts
 from asyncrl.rows.data import Data, Part, open_data
-from asyncrl.train.supervised.conversations import Conversations
-from asyncrl.train.supervised.demonstrations import Demonstration
-from asyncrl.train.supervised.episodes import is_run
-from asyncrl.train.supervised.pairs import Pair, Pairs
-from asyncrl.train.supervised.verdicts import Verdict, Verdicts
 
 T = TypeVar("T", Demonstration, Pair, Verdict)
 

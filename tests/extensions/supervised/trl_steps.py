@@ -1,7 +1,8 @@
 """Loss and gradient norm of the first steps of TRL's SFTTrainer, DPOTrainer and KTOTrainer, for `test_trl.py`.
 
     asyncrl models get smollm2-135m --out MODEL
-    python -m tests.train.supervised.trl_steps MODEL tests/train/supervised/trl_steps.json     # with trl==1.16.0
+    # With trl==1.16.0:
+    python -m tests.extensions.supervised.trl_steps MODEL tests/extensions/supervised/trl_steps.json
 
 Names after the file, such as `dpo kto`, compute these alone; the others keep their numbers. Each step is written
 when it is computed, so that an interrupted run leaves its first steps.
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.train.supervised.talks import (
+from tests.extensions.supervised.talks import (
     APART,
     BETA,
     BETAS,
@@ -44,7 +45,7 @@ from tests.train.supervised.talks import (
     talks,
     verdicts,
 )
-from tests.train.supervised.talks import TEMPLATE as SMALL_TEMPLATE
+from tests.extensions.supervised.talks import TEMPLATE as SMALL_TEMPLATE
 
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "

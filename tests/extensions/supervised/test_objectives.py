@@ -11,13 +11,13 @@ from asyncrl.algo.loss.preference import kto_drift
 from asyncrl.chat.renderer import load_renderer
 from asyncrl.config_sections import DataConfig, SftConfig
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.examples import encode_verdicts
+from asyncrl.extensions.supervised.objectives import make_objective
+from asyncrl.extensions.supervised.pairs import Pairs
+from asyncrl.extensions.supervised.run import REFERENCE, train_supervised
+from asyncrl.extensions.supervised.verdicts import Verdicts
 from asyncrl.rows.data import open_data
-from asyncrl.train.supervised.examples import encode_verdicts
-from asyncrl.train.supervised.objectives import make_objective
-from asyncrl.train.supervised.pairs import Pairs
-from asyncrl.train.supervised.run import REFERENCE, train_supervised
-from asyncrl.train.supervised.verdicts import Verdicts
-from tests.train.supervised.test_run import steps_of, weights_of, write_run
+from tests.extensions.supervised.test_run import steps_of, weights_of, write_run
 
 WORDS = ("north", "east", "south", "west")
 

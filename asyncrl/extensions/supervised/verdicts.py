@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.supervised.conversations import WEIGHT, Conversations
+from asyncrl.extensions.supervised.demonstrations import Demonstration
 from asyncrl.rows.data import Part
-from asyncrl.train.supervised.conversations import WEIGHT, Conversations
-from asyncrl.train.supervised.demonstrations import Demonstration
 
 LABEL = "label"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.train.supervised.demonstrations import Encoded
+from asyncrl.extensions.supervised.demonstrations import Encoded
 from asyncrl.types import Status
 
 TABLES = "trajectories"
