@@ -42,7 +42,6 @@ COMMANDS = (
     "eval",
     "compare",
     "leaderboard",
-    "push",
     "models",
     "config",
     "plan",

@@ -91,6 +91,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/sandbox_attacks/": (*SANDBOX, "asyncrl/extensions/sandbox_attacks/"),
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
+    "tests/extensions/push/": ("asyncrl/extensions/push/",),
     "tests/extensions/supervised/": ("asyncrl/extensions/supervised/", *TRAINER),
     # Programs of others that evaluate, each in an environment that its first test installs.
     "tests/extensions/other_evaluators/": ("asyncrl/extensions/other_evaluators/", "asyncrl/evaluation/"),

@@ -6,13 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
     from asyncrl.config import Config
 
 ADAPTER = "adapter"
@@ -21,7 +20,8 @@ TOKENIZER = ("tokenizer", "special_tokens_map", "added_tokens", "vocab", "merges
 CARD = "README.md"
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     parser = subparsers.add_parser(
         "push",
         help="put a run's model on a hub, with a card of its curve, settings, data and evaluation",
@@ -50,7 +50,7 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.run.model_card import NAME
+    from asyncrl.extensions.push.model_card import NAME
 
     if not NAME.fullmatch(args.name):
         raise ConfigError(f"push: the repository must be ORG/NAME, got {args.name!r}")
@@ -73,8 +73,8 @@ def lay_out(run: Path, name: str, folder: Path, step: int | None = None, adapter
     Large files are links. Raises `ConfigError` for a run without such a checkpoint, and `InputError` for damaged files.
     """
     from asyncrl.config import load_config
+    from asyncrl.extensions.push.model_card import CURVE, model_card
     from asyncrl.run.metrics import read_metrics
-    from asyncrl.run.model_card import CURVE, model_card
 
     if not (run / "config.json").is_file():
         raise ConfigError(f"push: {str(run)!r} is no folder of a run: it has no config.json")
@@ -153,7 +153,7 @@ def _files(checkpoint: Path, adapter: bool) -> list[Path]:
 
 def _name_base(folder: Path, config: Config) -> None:
     """Have the adapter name its base model as others can find it, and no folder of this machine."""
-    from asyncrl.run.model_card import NAME
+    from asyncrl.extensions.push.model_card import NAME
 
     file = folder / "adapter_config.json"
     settings = json.loads(file.read_text())

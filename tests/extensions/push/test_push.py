@@ -12,11 +12,11 @@ import sys
 import pytest
 import yaml
 
-from asyncrl.commands.push import lay_out
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.push.command import lay_out
+from asyncrl.extensions.push.model_card import model_card
 from asyncrl.run.checkpoints import MARKER, STATE, VALUES
-from asyncrl.run.model_card import model_card
 from tests.rows.hub_server import LARGE, TOKEN, Hub
 
 SUMMARY = {
