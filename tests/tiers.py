@@ -86,6 +86,8 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/env_adapters/": ("asyncrl/env/", "asyncrl/extensions/env_adapters/"),
     "tests/envs/test_browser.py": ("envs/browser/",),
     "tests/envs/test_terminal.py": ("envs/terminal/", *SANDBOX),
+    "tests/envs/test_terminal_images.py": ("envs/terminal/", *SANDBOX),
+    "tests/envs/test_swe_setup.py": ("envs/swe/", *SANDBOX),
     "tests/harness/test_real_programs.py": ("asyncrl/harness/", "asyncrl/gateway/", "services/gateway/"),
     # The sandbox against every backend; the core keeps the contract of those that are there.
     "tests/extensions/sandbox_attacks/": (*SANDBOX, "asyncrl/extensions/sandbox_attacks/"),
