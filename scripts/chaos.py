@@ -128,7 +128,7 @@ class NodeMonkey(Monkey):
     start_node: Callable[[int], Any]
 
     def _strike(self) -> int:
-        host = urlsplit(self.roles.buffer.url).hostname
+        host = urlsplit(self.roles.main.buffer.url).hostname
         buffers = [number for number in self.machines.numbers if self.machines.address(number) == host]
         number = self.random.choice(buffers if buffers and not self.faults else self.machines.numbers)
         killed = self.machines.kill(number)

@@ -218,10 +218,10 @@ class Pressure(threading.Thread):
 
     def _first_tokens(self, name: str) -> None:
         """Note which weights an engine that has joined has when it has computed something."""
-        engine = next(process for process in self.roles.engines if process.name == name)
+        engine = next(process for process in self.roles.main.engines if process.name == name)
         headers = authorization(self.roles.credentials.bearer("engine"))
         request = urllib.request.Request(f"{engine.url}/asyncrl/v1/state", headers=headers)
-        committed = read_committed(self.roles.weights_dir)
+        committed = read_committed(self.roles.main.weights_dir)
 
         def state() -> dict[str, Any] | None:
             with urllib.request.urlopen(request, timeout=10) as reply:
@@ -268,7 +268,7 @@ class Pressure(threading.Thread):
         """Stop and continue the trainer while it is to be held back."""
         while not self._closed.wait(0.1) and not self.seen.is_set():
             if self._held.is_set():
-                with stopped(self.roles.trainer.popen.pid):
+                with stopped(self.roles.main.trainer.popen.pid):
                     self._closed.wait(HELD_S)
                 self._closed.wait(FREE_S)
 

@@ -117,7 +117,7 @@ ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
 ACROSS_ROLES = {"messages", "client"}
 """Kinds of modules of a role that other roles may import."""
 KINDS = {
-    "buffer": {**dict.fromkeys(("access", "members", "hook_routes"), "service"), "hook_client": "client"},
+    "buffer": dict.fromkeys(("access", "members", "hook_routes"), "service"),
     "engine": {
         **dict.fromkeys(
             (

@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"held-out before: {describe(training.eval_before)}")
             print(f"held-out after:  {describe(training.eval_after)}")
         _print_summary(summary, path)
-    return _check_lr_zero(config, training.roles.model, path) if args.check_lr_zero else 0
+    return _check_lr_zero(config, training.roles.main.model, path) if args.check_lr_zero else 0
 
 
 def _check_lr_zero(config: Config, model: str, path: Path) -> int:

@@ -129,6 +129,9 @@ class Row:
     loads_models: bool = False
     """Whether it loads models, or starts what does, without a launcher that has looked at the installation (service
     roles)."""
+    of_episodes: bool = False
+    """Whether its section decides what comes of an episode, so that an evaluation that goes on must have the same
+    (settings)."""
     own_engine: bool = False
     """Whether an engine keeps something by it for the trainer of one run, and can serve no other (engine additions)."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asyncrl.launch.machines.placement import Placement
     from asyncrl.launch.processes.process_group import Placed
     from asyncrl.launch.processes.supervise import Supervisor
-    from asyncrl.launch.roles.roles import PolicyRoles
+    from asyncrl.launch.roles.policy_roles import PolicyRoles
 
 
 @dataclass(frozen=True, slots=True)

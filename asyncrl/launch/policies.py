@@ -11,7 +11,7 @@ from typing import Any
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.processes.supervise import Supervisor
-from asyncrl.launch.roles.roles import PolicyRoles
+from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.run.folder import RunFolder, folder_of
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tasks.tasks import FEED_FACTOR, TaskPlan

@@ -45,7 +45,8 @@ from asyncrl.launch.reports.samples import FirstSamples, trained_samples
 from asyncrl.launch.reports.sinks import SinkProcesses
 from asyncrl.launch.roles.buffer_place import buffer_place, settle_ledger
 from asyncrl.launch.roles.faulty_engines import FaultyEngines
-from asyncrl.launch.roles.roles import PolicyRoles, Roles
+from asyncrl.launch.roles.policy_roles import PolicyRoles
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.launch.run_monitors import MonitorContext, run_monitors
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.monitor.observe import RunObserver
@@ -175,8 +176,8 @@ class TrainRun:
             self._clear_weights()
             for line in remove_deserted(self.weights_dir.parent):
                 print_status(line)
-            check_room(self.config, self.roles.model, self.weights_dir)
-            for roles in self.roles.every_policy:
+            check_room(self.config, self.roles.main.model, self.weights_dir)
+            for roles in self.roles.policies.values():
                 private_folder(roles.weights_dir)
             self._claim = claim_weights(self.weights_dir, self.folder.path)
             placement = self.placement
@@ -197,7 +198,7 @@ class TrainRun:
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
         plot_rewards(self.folder.path, before, self.eval_after.mean if self.eval_after else None)
-        for policy in self.roles.policies.values():
+        for policy in self.roles.further.values():
             plot_rewards(policy.folder, None, None)
         return summary
 
@@ -205,7 +206,7 @@ class TrainRun:
         """Return what the run has left behind; `stats` are the last counts of the main policy's buffer."""
         self.totals.save()
         return RunResult(
-            main=_policy_result(self.roles, stats),
+            main=_policy_result(self.roles.main, stats),
             totals=self.totals.totals(),
             num_engines=self.totals.mean_engines(),
             seed=self.config.run.seed,
@@ -214,13 +215,13 @@ class TrainRun:
             evals=self.periodic_evaluation.results,
             policies={
                 name: _policy_result(roles, self.policy_stats[name])
-                for name, roles in self.roles.policies.items()
+                for name, roles in self.roles.further.items()
             },
         )
 
     def _save_last(self) -> None:
         """Have the trainers end with a checkpoint, unless that takes too long or the user interrupts again."""
-        asked = [r for r in self.roles.every_policy if r.ask_trainer_to_stop()]
+        asked = [r for r in self.roles.policies.values() if r.ask_trainer_to_stop()]
         if not asked:
             return
         print_status(
@@ -268,19 +269,21 @@ class TrainRun:
     def _add_policies(self) -> None:
         for name in self.config.policies:
             config, model = self.config.policy(name), self.models[name]
-            check_same_tokenizer(self.roles.model, model, name)
+            check_same_tokenizer(self.roles.main.model, model, name)
             self.roles.add_policy(name, config, policy_folder(self.folder.path, name, config), model)
 
     async def _phases(self, tasks: Plan) -> dict[str, Any]:
         """Evaluate, train, evaluate; return the buffer's last counts."""
         self.eval_before = await self._evaluated_before()
-        for roles in self.roles.every_policy:
+        for roles in self.roles.policies.values():
             await self._wait_for_trainer(roles)
         client = BufferClient(
-            self.roles.buffer_address(), self.roles.credentials.bearer("buffer"), self.config.buffer_outage_s
+            self.roles.main.buffer_address(),
+            self.roles.credentials.bearer("buffer"),
+            self.config.buffer_outage_s,
         )
         self.policies = {
-            name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.policies.items()
+            name: PolicyPlan(roles, self.roles.supervisor) for name, roles in self.roles.further.items()
         }
         try:
             await self._train(client, tasks)
@@ -329,7 +332,7 @@ class TrainRun:
 
     async def _train(self, client: BufferClient, tasks: Plan) -> None:
         """Feed tasks and show progress until the trainer ends."""
-        self.totals.training_started(len(self.roles.engines))
+        self.totals.training_started(len(self.roles.main.engines))
         observer = RunObserver(self.folder.path)
         with steps_shown(self.folder.path, self.config.train.num_steps, observer) as show:
             await self._feed(client, tasks, observer, show)
@@ -357,7 +360,7 @@ class TrainRun:
         cluster_monitors = self._cluster_monitors()
         monitors = run_monitors(MonitorContext(self.roles, client, self.folder.path, print_status))
         while not done:
-            done = self.roles.supervisor.done(self.roles.trainer)
+            done = self.roles.supervisor.done(self.roles.main.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
                 stats = await client.status()
                 self._follow_roles(activity, quarantines)
@@ -423,8 +426,7 @@ class TrainRun:
         """Return what looks after the machines of the run."""
         if self.cluster is None:
             return ()
-        policies = self.roles.every_policy
-        return self.cluster.monitors(policies, self.roles.supervisor)
+        return self.cluster.monitors(list(self.roles.policies.values()), self.roles.supervisor)
 
     def _activity_log(self) -> ActivityLog:
         roles = self.roles
@@ -469,7 +471,7 @@ class TrainRun:
         """
         buffers = [(one.roles, one.client, further[name]) for name, one in self.policies.items()]
         reasons: dict[str, str] = {}
-        for policy, buffer, counts in [(self.roles, client, stats), *buffers]:
+        for policy, buffer, counts in [(self.roles.main, client, stats), *buffers]:
             faulty = counts["faulty_engines"]
             for line in await faulty_engines.handle(policy, buffer, faulty):
                 print_status(line)
@@ -497,7 +499,7 @@ class TrainRun:
         for worker in self.roles.workers:
             if (busy_s := await asyncio.to_thread(ask, worker.url)) is not None:
                 self.totals.record_engine_busy(worker.name, busy_s)
-        self.totals.record_engines(len(self.roles.engines))
+        self.totals.record_engines(len(self.roles.main.engines))
         self.totals.record_restarts(self.roles.supervisor.restarts())
         self.totals.save()
 

@@ -131,14 +131,14 @@ class Network:
 
 
 CHILDREN: dict[str, Callable[[Roles], list[Any]]] = {
-    "buffer": lambda roles: [roles.buffer],
+    "buffer": lambda roles: [roles.main.buffer],
     "env": lambda roles: roles.envs,
     "env worker": lambda roles: roles.envs,
-    "engine": lambda roles: roles.engines,
-    "vllm": lambda roles: roles.engines,
+    "engine": lambda roles: roles.main.engines,
+    "vllm": lambda roles: roles.main.engines,
     "rollout": lambda roles: roles.workers,
-    "trainer": lambda roles: [roles.trainer],
-    "trainer rank": lambda roles: [roles.trainer],
+    "trainer": lambda roles: [roles.main.trainer],
+    "trainer rank": lambda roles: [roles.main.trainer],
 }
 """By kind of victim the processes of the launcher that are it, or have started it."""
 INNER = ("vllm", "env worker", "trainer rank")

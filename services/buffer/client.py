@@ -236,7 +236,7 @@ class BufferClient:
         await self._http.post("/v1/staleness_limit", {"limit": limit})
 
     async def tell(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of a hook's route (see `hook_client`)."""
+        """Return the answer of a hook's route."""
         return await self._http.post(route, body)
 
     async def quarantine(self, worker: str, reason: str) -> int:

@@ -52,25 +52,12 @@ class AddTasks(Call):
     tasks: list[dict[str, Any]] = Field(max_length=MAX_TASKS)
 
 
-class AddPool(Call):
-    """The tasks a curriculum chooses among, and how many it proposes in the whole run; 0 for no limit."""
-
-    tasks: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_TASKS)
-    total: Whole
-    solved: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list, max_length=MAX_TASKS)
-    """Places of tasks of which the trainer has a success from before the run."""
-
-
 class Pause(Call):
     paused: bool
 
 
 class StalenessLimit(Call):
     limit: int = Field(ge=0)
-
-
-class JoinedOpponents(Call):
-    versions: list[Annotated[int, Field(ge=0)]] = Field(max_length=10_000)
 
 
 class Worker(Call):

@@ -35,7 +35,7 @@ class Run:
         started = [process_group.start(f"engine-{number}", ["serve", "env"]) for number in range(engines)]
         for process in started:
             process_group.wait_ready(process, START_S)
-            self.roles.engines.append(process)
+            self.roles.main.engines.append(process)
             self.roles.supervisor.watch(process, HttpProbe(process, "/healthz"), START_S)
         self.service = ThreadService(folder, groups_per_step=1, max_staleness=0)
         self.ledger = self.service.ledger
@@ -55,7 +55,9 @@ class Run:
         async def once():
             client = BufferClient(self.service.url, TOKEN)
             try:
-                return await self.faulty.handle(self.roles, client, (await client.status())["faulty_engines"])
+                return await self.faulty.handle(
+                    self.roles.main, client, (await client.status())["faulty_engines"]
+                )
             finally:
                 await client.close()
 
@@ -87,7 +89,7 @@ def run(process_group, tmp_path):
 @pytest.mark.slow
 def test_a_faulty_engine_is_started_again_once_and_left_out_where_that_does_not_help(run, tmp_path):
     found = run(engines=2)
-    first, second = found.roles.engines
+    first, second = found.roles.main.engines
     found.spoil(f"{second.url}/policies/b")
     pid = second.popen.pid
     assert found.handle() == (
@@ -107,7 +109,7 @@ def test_a_faulty_engine_is_started_again_once_and_left_out_where_that_does_not_
     ]
     assert not quarantined
     assert not second.alive()
-    assert (found.roles.engines, found.roles.job()["retired"]) == ([first], [second.url])
+    assert (found.roles.main.engines, found.roles.job()["retired"]) == ([first], [second.url])
 
     found.spoil(first.url)
     found.handle()
@@ -124,7 +126,7 @@ def test_a_further_policy_goes_on_without_its_faulty_engine_and_one_that_changes
     found = run(engines=2)
     found.roles.add_policy("b", found.roles.config, found.roles.folder, "m")
     policy = found.roles.policies["b"]
-    policy.engines, found.roles.engines = found.roles.engines, []
+    policy.engines, found.roles.main.engines = found.roles.main.engines, []
     first, second = policy.engines
 
     async def handle():
@@ -141,9 +143,9 @@ def test_a_further_policy_goes_on_without_its_faulty_engine_and_one_that_changes
         "engine-1 sampled other tokens than its weights would, also after it was started again; the run goes on "
         f"without it: {WHY}"
     ]
-    assert (policy.engines, policy.job()["retired"], found.roles.retired) == ([first], [second.url], [])
+    assert (policy.engines, policy.job()["retired"], found.roles.main.retired) == ([first], [second.url], [])
 
-    policy.retire("engine", first)
+    policy.retire_engine(first)
     found.spoil(first.url)
     assert asyncio.run(handle()) == []
     assert found.ledger.stats()["quarantined"] == ["w"]

@@ -45,7 +45,7 @@ def interrupted(tmp_path):
         child = run.roles.process_group.start("trainer", ["--version"], ready=False)
         child.popen.wait(60)
         child.popen = spawn([sys.executable, "-c", program.format(paths=paths)], child.log, {})
-        run.roles.trainer = child
+        run.roles.main.trainer = child
         wait_until(ready.exists, child.alive)
         return run
 
@@ -58,7 +58,7 @@ def interrupted(tmp_path):
 def test_the_trainer_is_given_time_to_save_what_it_has(interrupted, tmp_path, capsys):
     run = interrupted(OBEDIENT)
     run._save_last()
-    assert run.roles.trainer.popen.returncode == 0
+    assert run.roles.main.trainer.popen.returncode == 0
     assert capsys.readouterr().err.splitlines() == [
         "interrupted: saving a last checkpoint, for 120 s at most; Ctrl-C again stops at once",
         f"the newest checkpoint is {tmp_path}/checkpoints/step-000007",
@@ -84,12 +84,12 @@ def test_a_second_interruption_stops_at_once(interrupted, monkeypatch):
         patch.setattr("asyncrl.launch.train.time.sleep", again)
         run._save_last()
     run._stop()
-    assert run.roles.trainer.popen.returncode == -signal.SIGKILL
+    assert run.roles.main.trainer.popen.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow
 def test_a_trainer_that_has_ended_is_not_waited_for(interrupted, capsys):
     run = interrupted(DEAF)
-    run.roles.process_group.kill(run.roles.trainer)
+    run.roles.process_group.kill(run.roles.main.trainer)
     run._save_last()
     assert capsys.readouterr().err == ""

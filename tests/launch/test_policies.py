@@ -61,14 +61,14 @@ class EngineLost(Disturbed):
     """Kills the only engine."""
 
     def victim(self):
-        return self.roles.engines[0]
+        return self.roles.main.engines[0]
 
 
 def train(kind, recipe, folder):
     with pytest.MonkeyPatch.context() as patch, RunFolder(folder) as run_folder:
         patch.setenv("ASYNCRL_CACHE", CACHE)
         run = kind(parse_config(recipe), run_folder)
-        return folder, run.run(), run.roles.model
+        return folder, run.run(), run.roles.main.model
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,28 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from asyncrl.config import Config
+from asyncrl.data.codec import task_to_map
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.curriculum.conflicts import check_curriculum
 from asyncrl.extensions.curriculum.settings import MAX_POOL, CurriculumConfig
 from asyncrl.extensions.replay.success_file import KEY, recorded_problems
 from asyncrl.extensions.replay.success_pool import problem
 from asyncrl.services.buffer.client import BufferClient
-from asyncrl.services.buffer.hook_client import add_pool
 from asyncrl.tasks.data_rows import has_rows, rows_of
 from asyncrl.tasks.shares import own_share
 from asyncrl.tasks.tasks import tasks_of
 from asyncrl.types import Task
+
+
+async def add_pool(
+    client: BufferClient, tasks: Sequence[Task], total: int, solved: Sequence[int] = ()
+) -> int:
+    """Give the buffer's curriculum its tasks; return how many were new. Raises `ConflictError` for another pool.
+
+    solved: places of tasks of which the trainer has a success from before the run.
+    """
+    body = {"tasks": [task_to_map(task) for task in tasks], "total": total, "solved": list(solved)}
+    return int((await client.tell("/v1/pool", body))["added"])
 
 
 class PoolPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,13 @@ from asyncrl.extensions.league.exploiter import Exploiter, Exploiting
 from asyncrl.extensions.league.minimax import Minimax, MinimaxReward, load_minimax
 from asyncrl.extensions.league.settings import ExploiterConfig, OpponentsConfig, as_exploiter
 from asyncrl.services.buffer.client import BufferClientSync
-from asyncrl.services.buffer.hook_client import join_opponents
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import CallbackContext
+
+
+def join_opponents(client: BufferClientSync, versions: Sequence[int]) -> None:
+    """Have copies of these versions of the run's exploiter, and no others, be members of the population."""
+    client.tell("/v1/opponents", {"versions": list(versions)})
 
 
 def exploiting(context: CallbackContext) -> Exploiting:

@@ -45,7 +45,7 @@ from asyncrl.hosts.host import Host
 from asyncrl.hosts.local import LocalHost
 from asyncrl.launch.processes.process_group import Placed
 from asyncrl.launch.processes.supervise import Supervisor
-from asyncrl.launch.roles.roles import PolicyRoles
+from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.services.http.app import serve
 from asyncrl.startup import KEY, LIMIT_FACTOR
 

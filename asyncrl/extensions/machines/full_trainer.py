@@ -7,7 +7,7 @@ from typing import Protocol
 from asyncrl.extensions.machines.spread import Spread
 from asyncrl.launch.processes.process_group import Placed
 from asyncrl.launch.processes.supervise import Supervisor
-from asyncrl.launch.roles.roles import PolicyRoles
+from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.run.checkpoints import complete_checkpoints
 
 

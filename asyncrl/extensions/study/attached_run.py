@@ -23,7 +23,7 @@ from asyncrl.launch.evaluation.evaluate import EvalResult
 from asyncrl.launch.evaluation.periodic_evaluation import PeriodicEvaluation, pin_policy
 from asyncrl.launch.machines.placement import placed, plan
 from asyncrl.launch.models.start_model import start_model
-from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup, generation_nice
+from asyncrl.launch.processes.process_group import ProcessGroup, generation_nice
 from asyncrl.launch.roles.roles import Roles
 from asyncrl.launch.train import TrainRun, print_status
 from asyncrl.run.folder import RunFolder, private_folder
@@ -100,15 +100,6 @@ class SharedEngine:
         remove_weights(self.weights, self._claim)
 
 
-class AttachedRoles(Roles):
-    """The processes of a run around an engine that exists before and after it."""
-
-    shared: ManagedProcess
-
-    def _start_engines(self) -> list[ManagedProcess]:
-        return [self.shared]
-
-
 class DeferredEvaluation(PeriodicEvaluation):
     """Keeps the policies that are due, for an evaluation after training."""
 
@@ -145,9 +136,7 @@ class AttachedRun(TrainRun):
         self.weights_dir = shared.weights / folder.path.name
 
     def make_roles(self, model: str) -> Roles:
-        roles = AttachedRoles(self.config, self.folder.path, model, self.weights_dir)
-        roles.shared = self.shared.child
-        return roles
+        return Roles(self.config, self.folder.path, model, self.weights_dir, engines=[self.shared.child])
 
     def make_periodic_evaluation(self) -> DeferredEvaluation:
         return DeferredEvaluation(self.config, self.folder.path, self.roles.process_group)

@@ -144,7 +144,7 @@ def _make(run: StudyRun, shared: SharedEngine | None) -> dict[str, Any]:
                     else AttachedRun(config, run_folder, shared)
                 )
                 summary = made.run()
-            found = {"start": start_of(made.roles.model)} | measured(path, summary, run.metric)
+            found = {"start": start_of(made.roles.main.model)} | measured(path, summary, run.metric)
         except AsyncRLError as error:
             found = {"error": str(error)[:2000]}
     return {"key": run.key, "wall_s": round(time.monotonic() - start, 1), **found}

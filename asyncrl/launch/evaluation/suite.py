@@ -34,6 +34,7 @@ from asyncrl.evaluation.samples import (
     sample_rows,
 )
 from asyncrl.evaluation.suite import AGENT, MIX, Suite, SuitePart
+from asyncrl.extensions.table import rows
 from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import write_json
@@ -61,7 +62,7 @@ FIXED = (
     "engine.max_model_len",
 )
 """Keys that a suite decides."""
-SETTINGS = ("model", "rollout", "judge")
+SETTINGS = ("model", "rollout", *(row.name for row in rows("settings") if row.of_episodes))
 """Further sections that decide what comes of an episode."""
 
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from asyncrl.errors import StopError
 from asyncrl.launch.processes.process_group import ManagedProcess
+from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.launch.roles.process_changes import HEARD_S
-from asyncrl.launch.roles.roles import PolicyRoles, Roles
+from asyncrl.launch.roles.roles import Roles
 from asyncrl.services.buffer.client import BufferClient
 
 WHY = "sampled other tokens than its weights would"
@@ -65,12 +66,12 @@ class FaultyEngines:
     def _leave_out(self, policy: PolicyRoles, url: str, reason: str) -> tuple[bool, str]:
         """Have nobody use an engine that has joined the run; return whether everybody has heard, and what to say."""
         if url not in policy.retired:
-            if policy is not self.roles:
+            if policy is not self.roles.main:
                 raise StopError(
                     f"the engine at {url}, which has joined policy {policy.name!r}, {WHY}: {reason}"
                 )
             self._left_at[url] = time.monotonic()
-            self.roles.retired.append(url)
+            policy.retired.append(url)
             return False, f"the engine at {url}, which has joined, {WHY}, and takes part no longer: {reason}"
         # One that the run itself has retired is not noted before.
         left_at = self._left_at.setdefault(url, time.monotonic())

@@ -217,8 +217,8 @@ def test_a_gpu_for_a_process_that_is_not_there_is_refused():
 
 def test_its_trainer_is_told_the_file_of_its_address_by_its_role(process_group, tmp_path):
     roles = Roles(parse_config(PROCESS), tmp_path, "m", tmp_path / "weights", process_group=process_group)
-    roles.buffer = SimpleNamespace(name="buffer", url="http://buffer:1")
-    assert "--beside" not in roles._trainer_argv()
-    roles.beside["old_policy"] = SimpleNamespace(name="old-policy", url="http://old:1")
-    argv = roles._trainer_argv()
+    roles.main.buffer = SimpleNamespace(name="buffer", url="http://buffer:1")
+    assert "--beside" not in roles.main._trainer_argv()
+    roles.main.beside["old_policy"] = SimpleNamespace(name="old-policy", url="http://old:1")
+    argv = roles.main._trainer_argv()
     assert argv[argv.index("--beside") + 1] == f"old_policy=@{tmp_path}/endpoints/trainer-old-policy.json"

@@ -24,9 +24,9 @@ from asyncrl.errors import (
 )
 from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.lease_hook import Proposals
+from asyncrl.extensions.curriculum.tasks import add_pool
 from asyncrl.services.buffer import client as client_module
 from asyncrl.services.buffer.client import BufferClient, BufferClientSync
-from asyncrl.services.buffer.hook_client import add_pool
 from asyncrl.services.http.client import HttpClient
 from asyncrl.types import FailureClass
 from tests.buffer.factories import group, tasks
