@@ -46,7 +46,6 @@ COMMANDS = (
     "sft",
     "models",
     "config",
-    "plan",
     "doctor",
     "env",
     "sandbox",

@@ -68,7 +68,6 @@ LAYERS = [
     {"services"},
     {"tasks"},
     {"launch"},
-    {"plan"},
     {"extensions/"},
     {"commands"},
     {"cli"},
@@ -106,6 +105,7 @@ STANDS_ON = {
     "extensions/sleep": {"offload"},
     "extensions/study": {"curriculum"},
     "extensions/play_again": {"collapse_guard"},
+    "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
 }

@@ -23,7 +23,11 @@ WAYS_OF_WEIGHTS = tuple(
 )
 BUFFER = ("asyncrl/buffer/", "services/buffer/")
 SANDBOX = ("asyncrl/sandbox/",)
-PLAN = ("asyncrl/plan/", "asyncrl/extensions/simulation/")
+PLAN = (
+    "asyncrl/extensions/planning/",
+    "asyncrl/extensions/simulation/",
+    "asyncrl/launch/checks/start_check.py",
+)
 RUNS = (*TRAINER, *ROLLOUT, *ENGINE, *LAUNCH, *BUFFER)
 
 TWO_RANKS = (*TRAINER, "asyncrl/extensions/", "asyncrl/data/", "tests/ranks.py")
@@ -92,7 +96,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
     # The planner.
-    "tests/plan/": (*PLAN, "recipes/"),
+    "tests/extensions/planning/": (*PLAN, "recipes/"),
     "tests/extensions/simulation/": PLAN,
 }
 """What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""

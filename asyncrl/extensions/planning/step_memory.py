@@ -1,4 +1,4 @@
-"""What a step of the trainer takes besides what DeepSpeed keeps, as `asyncrl.plan.training` measures it. No torch."""
+"""What a step of the trainer takes besides what DeepSpeed keeps, as `training.py` measures it. No torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncrl.plan.states import Size
+from asyncrl.extensions.planning.states import Size
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from asyncrl.plan import remembered as module
-from asyncrl.plan.remembered import remembered
+from asyncrl.extensions.planning import remembered as module
+from asyncrl.extensions.planning.remembered import remembered
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """What a job asks of a cluster holds the run that it is for."""
 
 from asyncrl import cli
-from asyncrl.plan.job import GIB, job_needs, job_request
-from asyncrl.plan.load import load_for_gpus
+from asyncrl.extensions.planning.job import GIB, job_needs
+from asyncrl.extensions.planning.load import load_for_gpus
+from asyncrl.launch.cluster import cluster_request
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
-from tests.plan.recipes import BY_TURNS, SMALL
+from tests.extensions.planning.recipes import BY_TURNS, SMALL
 
 PARAMETERS_8B = 8_190_735_360
 
@@ -33,7 +34,7 @@ def test_a_machine_has_memory_for_three_published_versions_and_what_is_offloaded
 
 def test_a_model_of_unknown_shape_gets_the_sizes_of_a_small_one():
     config = load_for_gpus(SMALL, ["model.path=nobody/nothing"])
-    assert job_request(config, "run", 2, 8).storage_gib == 100
+    assert cluster_request(config, "run", 2, 8).storage_gib == 100
 
 
 def test_the_command_says_what_a_job_asks_for(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """What the trainer's own code allocates: a step of the recipe's longest rows, run on fake tensors.
 
 The model's class, the losses, the auxiliary models and the micro-batch are those of a run. Only the loading of weights,
-DeepSpeed and the values are left out; `asyncrl.plan.states` adds what DeepSpeed keeps.
+DeepSpeed and the values are left out; `asyncrl.extensions.planning.states` adds what DeepSpeed keeps.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from asyncrl.algo import inputs as loss_inputs
 from asyncrl.algo.inputs import totals_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, TrainConfig
-from asyncrl.plan.fake import fake_tensors
-from asyncrl.plan.states import Size
-from asyncrl.plan.step_memory import Activations, StepMemory
+from asyncrl.extensions.planning.fake import fake_tensors
+from asyncrl.extensions.planning.states import Size
+from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.optimizers import moment_bytes
 from asyncrl.train.models import loading, prefix_tree

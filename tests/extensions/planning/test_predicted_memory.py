@@ -4,8 +4,8 @@ import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.config import load_config
-from asyncrl.plan.predict import trainer_memory
-from asyncrl.plan.training import measure_step
+from asyncrl.extensions.planning.predict import trainer_memory
+from asyncrl.extensions.planning.training import measure_step
 from asyncrl.train.engine import optimizers
 from scripts.testing.step_memory import measured_step
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.planning.architectures import architecture
+from asyncrl.extensions.planning.engine_memory import GRAPHS, EngineMemory, engine_memory
+from asyncrl.extensions.planning.remembered import remembered
+from asyncrl.extensions.planning.states import FLOAT32, Kept, Size, gathered_weights, kept
+from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.extensions.teachers import is_loaded
 from asyncrl.launch.machines.placement import Placement, placed, plan
 from asyncrl.launch.models.weights_folder import memory_checkpoints
-from asyncrl.plan.architectures import architecture
-from asyncrl.plan.engine_memory import GRAPHS, EngineMemory, engine_memory
-from asyncrl.plan.remembered import remembered
-from asyncrl.plan.states import FLOAT32, Kept, Size, gathered_weights, kept
-from asyncrl.plan.step_memory import Activations, StepMemory
 from asyncrl.types import MAIN_POLICY
 
 GIB = 2**30
@@ -315,7 +315,7 @@ class Planner:
         """Return what a step takes. read: all that it depends on."""
 
         def measure() -> dict[str, Any]:
-            from asyncrl.plan.training import measure_step
+            from asyncrl.extensions.planning.training import measure_step
 
             return asdict(measure_step(config, shapes))
 

@@ -1,4 +1,4 @@
-"""`asyncrl plan`, with `memory RECIPE` and `cluster RECIPE`; extensions add further kinds."""
+"""`asyncrl plan`, with `memory RECIPE` and `cluster RECIPE`; other extensions add further kinds."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import contextlib
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from asyncrl.commands.kinds import plans
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 from asyncrl.jsonfile import write_json
-
-if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
 
 ASSUMED = 80 * 2**30
 """Bytes of a GPU where none is given and none is there."""
 UNITS = {"GIB": 2**30, "GB": 10**9, "MIB": 2**20, "MB": 10**6}
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     parser = subparsers.add_parser("plan", help="predict what a run takes, without starting it")
     kinds = parser.add_subparsers(title="what to predict", metavar="WHAT", required=True)
-    for row in plans():
+    for row in rows("plans"):
         row.load()(kinds)
 
 
-def add_memory(kinds: Subparsers) -> None:
+def add_memory(kinds: Any) -> None:
+    """Add `asyncrl plan memory`. kinds: argparse's subparsers, of `asyncrl plan`."""
     memory = kinds.add_parser(
         "memory",
         help="the GPU memory of engine and trainer",
@@ -47,7 +46,8 @@ def add_memory(kinds: Subparsers) -> None:
     memory.set_defaults(run=run_memory)
 
 
-def add_cluster(kinds: Subparsers) -> None:
+def add_cluster(kinds: Any) -> None:
+    """Add `asyncrl plan cluster`. kinds: argparse's subparsers, of `asyncrl plan`."""
     cluster = kinds.add_parser(
         "cluster",
         help="what a job on a cluster will ask for",
@@ -65,11 +65,11 @@ def add_cluster(kinds: Subparsers) -> None:
 
 
 def run_memory(args: argparse.Namespace) -> int:
+    from asyncrl.extensions.planning.load import load_for_gpus
+    from asyncrl.extensions.planning.machine import gpu_memory
+    from asyncrl.extensions.planning.predict import Planner
+    from asyncrl.extensions.planning.report import as_json, as_text
     from asyncrl.launch.checks.check import check_recipe
-    from asyncrl.plan.load import load_for_gpus
-    from asyncrl.plan.machine import gpu_memory
-    from asyncrl.plan.predict import Planner
-    from asyncrl.plan.report import as_json, as_text
 
     if args.gpus < 0:
         raise ConfigError(f"--gpus: must be 1 or more, got {args.gpus}")
@@ -90,16 +90,16 @@ def run_memory(args: argparse.Namespace) -> int:
 
 
 def run_cluster(args: argparse.Namespace) -> int:
+    from asyncrl.extensions.planning.job import job_needs
+    from asyncrl.extensions.planning.load import load_for_gpus
     from asyncrl.launch.checks.check import check_recipe
-    from asyncrl.launch.cluster import cluster_kinds
-    from asyncrl.plan.job import job_needs, job_request
-    from asyncrl.plan.load import load_for_gpus
+    from asyncrl.launch.cluster import cluster_kinds, cluster_request
 
     if args.nodes < 1 or args.gpus < 0:
         raise ConfigError(f"--nodes must be 1 or more and --gpus 0 or more, got {args.nodes} and {args.gpus}")
     config = load_for_gpus(args.recipe, args.overrides)
     check_recipe(config)
-    request = job_request(config, config.run.name or "run", args.nodes, args.gpus)
+    request = cluster_request(config, config.run.name or "run", args.nodes, args.gpus)
     asked = [line for kind in cluster_kinds().values() for line in kind.asks(args, config, request)]
     needs = job_needs(config, args.gpus)
     print(f"{args.nodes} machine(s) with {args.gpus} GPU(s) each")

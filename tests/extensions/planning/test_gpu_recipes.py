@@ -5,8 +5,8 @@ import re
 import pytest
 
 from asyncrl.config import PACKAGED_RECIPES
-from asyncrl.plan.load import load_for_gpus
-from asyncrl.plan.predict import Planner
+from asyncrl.extensions.planning.load import load_for_gpus
+from asyncrl.extensions.planning.predict import Planner
 from asyncrl.rows.known_sets import known_sets
 
 GIB = 2**30

@@ -12,9 +12,9 @@ import psutil
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.planning.machine import gpu_memory
 from asyncrl.launch.machines.placement import plan
 from asyncrl.machine import usable_memory_bytes
-from asyncrl.plan.machine import gpu_memory
 from asyncrl.process_start import start_process
 from asyncrl.scratch import scratch_folder
 

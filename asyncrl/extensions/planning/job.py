@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.planning.architectures import architecture
+from asyncrl.extensions.planning.model_size import model_size
 from asyncrl.launch.cluster import Request
 from asyncrl.launch.models.weights_folder import memory_checkpoints
-from asyncrl.plan.architectures import architecture
-from asyncrl.plan.model_size import model_size
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 
 GIB = 2**30
@@ -62,13 +62,14 @@ def job_needs(config: Config, gpus: int) -> JobNeeds:
     )
 
 
-def job_request(config: Config, name: str, nodes: int, gpus: int = 0) -> Request:
-    """Return what a run asks of a cluster; without sizes where the model's shape is not known."""
+def with_sizes(config: Config, request: Request) -> Request:
+    """Return what a run asks of a cluster with the sizes that its recipe needs; as it was where the model's shape is
+    not known."""
     try:
-        needs = job_needs(config, gpus)
+        needs = job_needs(config, request.gpus)
     except ConfigError:
-        return Request(name, nodes, gpus)
-    return Request(name, nodes, gpus, memory_gib=needs.memory_gib, storage_gib=needs.storage_gib)
+        return request
+    return replace(request, memory_gib=needs.memory_gib, storage_gib=needs.storage_gib)
 
 
 def _parameters(config: Config) -> int:

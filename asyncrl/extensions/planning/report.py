@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrl.plan.predict import ESTIMATES, GIB, Device, Prediction
+from asyncrl.extensions.planning.predict import ESTIMATES, GIB, Device, Prediction
 
 
 def as_text(prediction: Prediction) -> str:

@@ -10,7 +10,7 @@ copy in float32, too.
 | stage 2 | wN | 4P/R | 8P/R | 4P/R |
 | stage 3 | wN/R, and what is gathered | 4P/R | 8P/R | 4P/R |
 
-The moments are AdamW's; other optimizers have others (`asyncrl.plan.training`). With `offload_optimizer`, which is for
+The moments are AdamW's; other optimizers have others (`training.py`). With `offload_optimizer`, which is for
 stage 3, master, moments and gradients are in host memory, with `offload_param` the weights' share, too.
 
 Stages 1 to 3 reduce gradients through a buffer of `reduce_bucket_size` elements. The numbers are those of

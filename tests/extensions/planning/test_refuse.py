@@ -9,8 +9,8 @@ from torch import zeros
 from asyncrl import cli
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.plan import refuse
-from tests.plan.recipes import SMALL
+from asyncrl.extensions.planning import refuse
+from tests.extensions.planning.recipes import SMALL
 from tests.waiting import START_S
 
 GIB = 2**30

@@ -5,20 +5,20 @@ import json
 import pytest
 
 from asyncrl import cli
-from asyncrl.commands.plan import parse_size
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.plan.architectures import architecture, shipped
-from asyncrl.plan.engine_memory import engine_memory
-from asyncrl.plan.load import load_for_gpus
-from asyncrl.plan.machine import choose
-from asyncrl.plan.predict import Planner
-from asyncrl.plan.states import Size, kept
-from asyncrl.plan.step_memory import Activations, StepMemory
-from asyncrl.plan.training import measure_step
+from asyncrl.extensions.planning.architectures import architecture, shipped
+from asyncrl.extensions.planning.command import parse_size
+from asyncrl.extensions.planning.engine_memory import engine_memory
+from asyncrl.extensions.planning.load import load_for_gpus
+from asyncrl.extensions.planning.machine import choose
+from asyncrl.extensions.planning.predict import Planner
+from asyncrl.extensions.planning.states import Size, kept
+from asyncrl.extensions.planning.step_memory import Activations, StepMemory
+from asyncrl.extensions.planning.training import measure_step
 from asyncrl.train.engine.deepspeed_engine import bucket_size
 from asyncrl.train.engine.optimizers import moment_bytes
-from tests.plan.recipes import BY_TURNS, SMALL
+from tests.extensions.planning.recipes import BY_TURNS, SMALL
 
 GIB = 2**30
 PARAMETERS = {
@@ -323,7 +323,7 @@ def test_a_step_is_measured_again_only_for_what_changes_it(monkeypatch, tmp_path
         measured.append(config.train.micro_batch_tokens)
         return StepMemory(Size(1000, 1000, 2000, 2000, 8000), critic=None, passes=Activations(10, 5))
 
-    monkeypatch.setattr("asyncrl.plan.training.measure_step", counted)
+    monkeypatch.setattr("asyncrl.extensions.planning.training.measure_step", counted)
 
     def predicted(*words):
         return Planner(80 * GIB, 1).predict(load_for_gpus(SMALL, list(words))).trainer

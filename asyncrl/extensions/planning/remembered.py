@@ -12,7 +12,7 @@ from typing import Any
 from asyncrl.cache import cache_file, code_digest
 from asyncrl.jsonfile import write_json
 
-MEASURED = ("algo", "train", "plan", "extensions")
+MEASURED = ("algo", "train", "extensions")
 """The packages of asyncrl that a measurement runs."""
 LIBRARIES = ("torch", "transformers", "peft", "deepspeed")
 
