@@ -32,11 +32,8 @@ from asyncrl.process_start import leave_safe_path
 COMMANDS = (
     "train",
     "try",
-    "monitor",
     "runs",
-    "top",
     "logs",
-    "trace",
     "recipes",
     "serve",
     "eval",

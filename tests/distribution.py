@@ -85,7 +85,7 @@ SECONDS = {
     "tests/services/buffer/test_load_buffer.py": 45,
     "tests/docs/docs/adapters.md": 45,
     "tests/extensions/planning/test_predict.py": 40,
-    "tests/monitor/test_pages.py": 35,
+    "tests/extensions/monitor/test_pages.py": 35,
     "tests/docs/docs/memory.md": 30,
     "tests/docs/recipes/team_policies/README.md": 30,
     "tests/extensions/study/test_runner.py": 30,

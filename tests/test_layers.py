@@ -62,7 +62,7 @@ LAYERS = [
     {"rewards"},
     {"buffer", "env"},
     {"chat", "evaluation"},
-    {"monitor", "rollout", "train"},
+    {"rollout", "train"},
     {"gateway"},
     {"harness"},
     {"services"},

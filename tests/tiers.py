@@ -28,6 +28,7 @@ PLAN = (
     "asyncrl/extensions/simulation/",
     "asyncrl/launch/checks/start_check.py",
 )
+MONITOR = ("asyncrl/extensions/monitor/", "asyncrl/run/")
 RUNS = (*TRAINER, *ROLLOUT, *ENGINE, *LAUNCH, *BUFFER)
 
 TWO_RANKS = (*TRAINER, "asyncrl/extensions/", "asyncrl/data/", "tests/ranks.py")
@@ -95,6 +96,10 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/sandbox/test_sandbox_attacks.py": SANDBOX,
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
+    # The monitor's pages in a browser, and what it is asked at random; the core keeps a look at a run by its command.
+    "tests/extensions/monitor/test_dashboard.py": (*MONITOR, "services/"),
+    "tests/extensions/monitor/test_monitor_fuzz.py": MONITOR,
+    "tests/extensions/monitor/test_pages.py": MONITOR,
     # The planner.
     "tests/extensions/planning/": (*PLAN, "recipes/"),
     "tests/extensions/simulation/": PLAN,

@@ -178,8 +178,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_lr_zero(config: Config, model: str, path: Path) -> int:
     """Print what stayed as it was in a run at learning rate 0; return 1 if anything did not."""
-    from asyncrl.monitor.lr_zero import changed_tensors, verdicts, weights_of
     from asyncrl.run.checkpoints import complete_checkpoints
+    from asyncrl.run.lr_zero import changed_tensors, verdicts, weights_of
     from asyncrl.run.metrics import read_metrics
 
     kept = complete_checkpoints(path / "checkpoints")
@@ -246,7 +246,7 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
         raise ConfigError("train: give a recipe, or --resume and the folder of a run")
     overrides = args.overrides
     if args.check_lr_zero:
-        from asyncrl.monitor.lr_zero import SETTINGS
+        from asyncrl.run.lr_zero import SETTINGS
 
         overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
     config = load_recipe(args.recipe, overrides)
