@@ -158,7 +158,7 @@ def _setting_hint(args: argparse.Namespace, rest: Sequence[str]) -> str:
 
 
 def _with_kind(arguments: Sequence[str]) -> list[str]:
-    """Read `asyncrl plan RECIPE` as `plan run RECIPE`, and `asyncrl runs FOLDER` as `runs list FOLDER`."""
+    """Read `asyncrl runs FOLDER` as `runs list FOLDER`, and so each command that has kinds."""
     command, *rest = arguments or [""]
     kinds = kinds_of(command)
     if kinds and rest and rest[0] not in kinds and not rest[0].startswith("-"):

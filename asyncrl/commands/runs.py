@@ -72,7 +72,7 @@ def join_token(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """List the runs with what `asyncrl monitor` shows of them."""
+    """List the runs with their state, steps and rewards."""
     from asyncrl.run.runs import find_runs, run_line
 
     rows = []
