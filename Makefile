@@ -8,8 +8,8 @@ STAMP := $(VENV)/.installed
 # One more than the cores of a small machine: many tests wait for processes that start or for a deadline.
 TEST_PROCESSES ?= 3
 # The folders and files of tests that start no engine and train nothing, for the everyday loop.
-QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/monitor tests/run \
-	tests/rollout tests/extensions/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
+QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/run \
+	tests/rollout tests/extensions/monitor tests/extensions/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
 
 .PHONY: demo test test-all quick check lint site install clean
 

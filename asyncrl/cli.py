@@ -32,11 +32,8 @@ from asyncrl.process_start import leave_safe_path
 COMMANDS = (
     "train",
     "try",
-    "monitor",
     "runs",
-    "top",
     "logs",
-    "trace",
     "recipes",
     "serve",
     "eval",
@@ -44,7 +41,6 @@ COMMANDS = (
     "leaderboard",
     "models",
     "config",
-    "plan",
     "doctor",
     "env",
     "tls",
@@ -159,7 +155,7 @@ def _setting_hint(args: argparse.Namespace, rest: Sequence[str]) -> str:
 
 
 def _with_kind(arguments: Sequence[str]) -> list[str]:
-    """Read `asyncrl plan RECIPE` as `plan run RECIPE`, and `asyncrl runs FOLDER` as `runs list FOLDER`."""
+    """Read `asyncrl runs FOLDER` as `runs list FOLDER`, and so each command that has kinds."""
     command, *rest = arguments or [""]
     kinds = kinds_of(command)
     if kinds and rest and rest[0] not in kinds and not rest[0].startswith("-"):

@@ -3,8 +3,8 @@
 from asyncrl import cache
 from asyncrl.algo.presets import known_presets
 from asyncrl.cache import cache_file, code_digest
+from asyncrl.extensions.planning.remembered import MEASURED
 from asyncrl.extensions.table import rows
-from asyncrl.plan.remembered import MEASURED
 
 
 def test_a_file_is_known_by_its_kind_and_by_what_it_follows_from(tmp_path, monkeypatch):

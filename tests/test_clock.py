@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl import clock
-from asyncrl.monitor.runs import state_of
+from asyncrl.run.runs import state_of
 
 ROOT = Path(clock.__file__).resolve().parents[1]
 SYSTEM_CLOCK = {

@@ -23,7 +23,12 @@ WAYS_OF_WEIGHTS = tuple(
 )
 BUFFER = ("asyncrl/buffer/", "services/buffer/")
 SANDBOX = ("asyncrl/sandbox/",)
-PLAN = ("asyncrl/plan/", "asyncrl/extensions/simulation/")
+PLAN = (
+    "asyncrl/extensions/planning/",
+    "asyncrl/extensions/simulation/",
+    "asyncrl/launch/checks/start_check.py",
+)
+MONITOR = ("asyncrl/extensions/monitor/", "asyncrl/run/")
 RUNS = (*TRAINER, *ROLLOUT, *ENGINE, *LAUNCH, *BUFFER)
 
 TWO_RANKS = (*TRAINER, "asyncrl/extensions/", "asyncrl/data/", "tests/ranks.py")
@@ -97,8 +102,12 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/supervised/": ("asyncrl/extensions/supervised/", *TRAINER),
     # Programs of others that evaluate, each in an environment that its first test installs.
     "tests/extensions/other_evaluators/": ("asyncrl/extensions/other_evaluators/", "asyncrl/evaluation/"),
+    # The monitor's pages in a browser, and what it is asked at random; the core keeps a look at a run by its command.
+    "tests/extensions/monitor/test_dashboard.py": (*MONITOR, "services/"),
+    "tests/extensions/monitor/test_monitor_fuzz.py": MONITOR,
+    "tests/extensions/monitor/test_pages.py": MONITOR,
     # The planner.
-    "tests/plan/": (*PLAN, "recipes/"),
+    "tests/extensions/planning/": (*PLAN, "recipes/"),
     "tests/extensions/simulation/": PLAN,
 }
 """What of the source the tests stand on whose file, or page (`tests.distribution.lot`), begins so."""

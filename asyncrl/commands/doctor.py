@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 def check_run(folder: Path) -> int:
     """Print what is wrong with a run."""
-    from asyncrl.monitor.observe import RunObserver
-    from asyncrl.monitor.runs import run_folder, run_line
+    from asyncrl.run.observe import RunObserver
+    from asyncrl.run.runs import run_folder, run_line
 
     folder = run_folder(folder, "doctor")
     line = run_line(folder.name, folder)

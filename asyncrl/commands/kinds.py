@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from asyncrl.extensions.table import Row, merged
+from asyncrl.extensions.table import rows
 
 RUNS = ("list", "compare", "prune", "join-token")
-PLANS = (
-    Row(name="memory", path="asyncrl.commands.plan:add_memory", place=20),
-    Row(name="cluster", path="asyncrl.commands.plan:add_cluster", place=30),
-)
 
 
 def kinds_of(command: str) -> tuple[str, ...]:
     """Return the words of a command, none for one that has no kinds; the first is meant where another word follows."""
-    if command == "plan":
-        return tuple(row.name for row in plans())
-    return RUNS if command == "runs" else ()
-
-
-def plans() -> tuple[Row, ...]:
-    """Return what `asyncrl plan` predicts, in the order `--help` shows it: the core's and what extensions add."""
-    return merged("plans", PLANS)
+    if command == "runs":
+        return RUNS
+    seams = [row.kinds for row in rows("commands") if row.name == command and row.kinds]
+    return tuple(row.name for seam in seams for row in rows(seam))

@@ -39,8 +39,8 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.errors import ConfigError
-    from asyncrl.monitor.logs import LogTails
-    from asyncrl.monitor.runs import run_folder, run_line
+    from asyncrl.run.logs import LogTails
+    from asyncrl.run.runs import run_folder, run_line
 
     folder = run_folder(args.folder, "logs")
     if args.lines < 0:

@@ -72,8 +72,8 @@ def join_token(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """List the runs with what `asyncrl monitor` shows of them."""
-    from asyncrl.monitor.runs import find_runs, run_line
+    """List the runs with their state, steps and rewards."""
+    from asyncrl.run.runs import find_runs, run_line
 
     rows = []
     for name, folder in find_runs(args.place).items():
@@ -93,9 +93,9 @@ def show(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """Print what runs reached, and the settings that are not the same in all of them."""
-    from asyncrl.monitor.describe import differing_settings
-    from asyncrl.monitor.evaluations import evaluations
-    from asyncrl.monitor.runs import read_config, run_folder, run_line
+    from asyncrl.run.differences import differing_settings
+    from asyncrl.run.evaluations import evaluations
+    from asyncrl.run.runs import read_config, run_folder, run_line
 
     folders = {str(folder): run_folder(folder, "runs compare") for folder in args.folders}
     if len(folders) < 2:
@@ -121,7 +121,7 @@ def compare(args: argparse.Namespace) -> int:
 
 def prune(args: argparse.Namespace) -> int:
     """Delete old runs, after a question."""
-    from asyncrl.monitor.prune import choose_runs, delete_run
+    from asyncrl.run.prune import choose_runs, delete_run
 
     if not args.older_than and args.keep is None:
         raise ConfigError("runs prune: say which with --older-than AGE, --keep N, or both")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import AsyncRLError, ConfigError, InputError, StorageError
 from asyncrl.extensions.table import rows
-from asyncrl.launch.cluster import cluster_kinds
+from asyncrl.launch.checks.start_check import start_checks
+from asyncrl.launch.cluster import cluster_kinds, cluster_request
 from asyncrl.signals import end_like_interrupted
 
 if TYPE_CHECKING:
@@ -52,11 +53,8 @@ def add(subparsers: Subparsers) -> None:
         help="train ten steps at learning rate 0, and say whether ratios, log-probabilities, weights and reward stay "
         "as they are; exit code 1 if one does not",
     )
-    parser.add_argument(
-        "--ignore-memory",
-        action="store_true",
-        help="start even where what `asyncrl plan memory` predicts does not fit this machine",
-    )
+    for check in start_checks():
+        check.add_options(parser)
     parser.set_defaults(run=run, loads_models=True)
 
 
@@ -125,7 +123,6 @@ def _cluster(args: argparse.Namespace, config: Config) -> FurtherMachines | None
 def _render(args: argparse.Namespace) -> int:
     """Write what a run is submitted with."""
     from asyncrl.config import find_recipe, load_config
-    from asyncrl.plan.job import job_request
     from asyncrl.run.folder import choose_folder
 
     rendering = {name: kind for name, kind in cluster_kinds().items() if kind.renders}
@@ -137,7 +134,7 @@ def _render(args: argparse.Namespace) -> int:
         raise ConfigError("--render: give a recipe; a run that was interrupted is resumed by the same files")
     config = load_config(args.recipe, args.overrides)
     name = choose_folder(config, find_recipe(args.recipe)).name
-    kind, request = rendering[args.on], job_request(config, name, max(1, args.nodes), args.gpus)
+    kind, request = rendering[args.on], cluster_request(config, name, max(1, args.nodes), args.gpus)
     files = kind.render(args, config, request)
     args.render.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
@@ -151,7 +148,6 @@ def run(args: argparse.Namespace) -> int:
     from asyncrl.launch.checks.check import check_run
     from asyncrl.launch.checks.untried import untried
     from asyncrl.launch.train import TrainRun, describe
-    from asyncrl.plan.refuse import check_memory
     from asyncrl.run.folder import RunFolder
     from asyncrl.run.totals import finished_summary
 
@@ -167,9 +163,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"warning: {combination}; if it fails, please report it with the logs", file=sys.stderr)
     for note in check_run(config, alone=on is None):
         print(f"note: {note}", file=sys.stderr)
-    if on is None:
-        # What is predicted are the GPUs of one machine.
-        config = check_memory(config, even_so=args.ignore_memory)
+    for check in start_checks():
+        config = check.check(args, config, on is None)
     with RunFolder(path) as folder, _resumable(path):
         print(f"run folder: {path}", file=sys.stderr)
         training = TrainRun(config, folder, args.resume is not None, on)
@@ -183,8 +178,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_lr_zero(config: Config, model: str, path: Path) -> int:
     """Print what stayed as it was in a run at learning rate 0; return 1 if anything did not."""
-    from asyncrl.monitor.lr_zero import changed_tensors, verdicts, weights_of
     from asyncrl.run.checkpoints import complete_checkpoints
+    from asyncrl.run.lr_zero import changed_tensors, verdicts, weights_of
     from asyncrl.run.metrics import read_metrics
 
     kept = complete_checkpoints(path / "checkpoints")
@@ -251,7 +246,7 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
         raise ConfigError("train: give a recipe, or --resume and the folder of a run")
     overrides = args.overrides
     if args.check_lr_zero:
-        from asyncrl.monitor.lr_zero import SETTINGS
+        from asyncrl.run.lr_zero import SETTINGS
 
         overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
     config = load_recipe(args.recipe, overrides)

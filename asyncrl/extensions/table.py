@@ -55,6 +55,8 @@ SEAMS = frozenset(
         "service_roles",
         "cluster_kinds",
         "machine_checks",
+        "cluster_requests",
+        "start_checks",
         "token_extras",
         "past_versions",
         "engine_hooks",
@@ -110,6 +112,8 @@ class Row:
     """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
     help: str = ""
     """What help says that it is (service roles, cluster kinds), or whose tasks it has (evaluators)."""
+    kinds: str = ""
+    """The seam whose rows are the words that may follow it; the first is meant where none does (commands)."""
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Its options on the command line, and in what each differs from an option of that name of the core: `metavar`,
     `help`, `default`, `action` (service roles, evaluators)."""

@@ -35,6 +35,14 @@ class Request:
     storage_gib: int = 100
 
 
+def cluster_request(config: Config, name: str, nodes: int, gpus: int = 0) -> Request:
+    """Return what a run asks of a cluster, with what extensions know of its sizes."""
+    request = Request(name, nodes, gpus)
+    for row in rows("cluster_requests"):
+        request = row.load()(config, request)
+    return request
+
+
 class ClusterMonitor(Protocol):
     """Looks after the machines of a run while it trains."""
 

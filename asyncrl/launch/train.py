@@ -39,6 +39,7 @@ from asyncrl.launch.reports.activity import ActivityLog
 from asyncrl.launch.reports.buffer_report import BufferReport
 from asyncrl.launch.reports.engine_troubles import EngineTroubleReport, EngineTroubles
 from asyncrl.launch.reports.failures import USABLE
+from asyncrl.launch.reports.panel import ShowStep, steps_shown
 from asyncrl.launch.reports.phases import TrainingPhases
 from asyncrl.launch.reports.quarantine import QuarantineReport
 from asyncrl.launch.reports.samples import FirstSamples, trained_samples
@@ -49,12 +50,11 @@ from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.launch.roles.roles import Roles
 from asyncrl.launch.run_monitors import MonitorContext, run_monitors
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
-from asyncrl.monitor.observe import RunObserver
-from asyncrl.monitor.panel import ShowStep, steps_shown
 from asyncrl.progress import clear_line, elapsing, progress
 from asyncrl.run.checkpoints import complete_checkpoints
 from asyncrl.run.folder import RunFolder, folder_of, private_folder
 from asyncrl.run.metrics import plot_rewards, read_metrics
+from asyncrl.run.observe import RunObserver
 from asyncrl.run.totals import RunTotals, mark_unfinished
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tasks.data_rows import has_rows, rows_of

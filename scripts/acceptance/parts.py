@@ -100,8 +100,8 @@ def imports(context: Context) -> list[Figure]:
 @part
 def memory(context: Context) -> list[Figure]:
     """A real step of the trainer takes what was predicted, within 10 %."""
-    from asyncrl.plan.predict import trainer_memory
-    from asyncrl.plan.training import measure_step
+    from asyncrl.extensions.planning.predict import trainer_memory
+    from asyncrl.extensions.planning.training import measure_step
     from testing.step_memory import measured_step
 
     tokens = 4096 if context.gpus else 256
@@ -285,7 +285,7 @@ def trainer_throughput(context: Context) -> list[Figure]:
     import torch
 
     from asyncrl.algo.objective import build_objective
-    from asyncrl.plan.training import longest_rows
+    from asyncrl.extensions.planning.training import longest_rows
     from asyncrl.train.engine.deepspeed_engine import TrainEngine
     from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
     from asyncrl.train.step.gradient import Step, accumulate, apply

@@ -240,8 +240,8 @@ def kept_cache(context: Context) -> Iterator[Figure]:
 def predicted_memory(context: Context) -> Iterator[Figure]:
     """Predicted peaks over measured ones, of a whole model and of an adapter."""
     from asyncrl.config import load_config
-    from asyncrl.plan.predict import trainer_memory
-    from asyncrl.plan.training import measure_step
+    from asyncrl.extensions.planning.predict import trainer_memory
+    from asyncrl.extensions.planning.training import measure_step
     from testing.step_memory import measured_step
 
     for name, more in (("1.7B", ()), ("4B", ("lora.rank=16",))) if context.gpus else (("0.6B", ()),):
@@ -331,7 +331,7 @@ def _step(
     """Return what takes one step of one row of so many tokens, and the number of rows. change: applied to the model."""
     from asyncrl.algo.objective import build_objective
     from asyncrl.config import load_config
-    from asyncrl.plan.training import longest_rows
+    from asyncrl.extensions.planning.training import longest_rows
     from asyncrl.train.engine.deepspeed_engine import TrainEngine
     from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
     from asyncrl.train.step.gradient import Step, accumulate, apply

@@ -31,7 +31,7 @@ from report import describe_machine, write_report
 from asyncrl.config import load_config
 from asyncrl.data.table import TrajectoryTable, TrajectoryWriter
 from asyncrl.data.transcript import encode_transcript
-from asyncrl.monitor.episodes import EpisodeTable
+from asyncrl.extensions.monitor.episodes import EpisodeTable
 from asyncrl.types import NOT_SAMPLED, Group, Status, Task, Trajectory, Turn
 
 GROUPS, SIZE, GIVEN, SAMPLED, TURNS = 4, 8, 48, 32, 4

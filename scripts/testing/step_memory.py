@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config
-from asyncrl.plan.training import longest_rows
+from asyncrl.extensions.planning.training import longest_rows
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
 from asyncrl.train.step.gradient import Step, accumulate, apply

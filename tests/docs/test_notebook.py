@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from tests.docs.blocks import ROOT
-from tests.monitor.folders import add_activity, make_run
+from tests.run.folders import add_activity, make_run
 
 NOTEBOOK = json.loads((ROOT / "docs" / "run.ipynb").read_text())
 

@@ -11,7 +11,7 @@ from asyncrl.config import parse_config
 from asyncrl.launch.evaluation.evaluate import evaluate_with
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.launch.reports.engine_troubles import AGAIN_S, AWAY_S, EngineTroubleReport
-from asyncrl.monitor.diagnosis import Observed, diagnose
+from asyncrl.run.diagnosis import Observed, diagnose
 from asyncrl.services.engine.trouble import FORGET_S, EngineTrouble
 from tests.services.engine.test_garbage import STATE
 from tests.waiting import START_S

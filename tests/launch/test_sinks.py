@@ -15,7 +15,7 @@ from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.launch.reports import sinks
 from asyncrl.launch.reports.sinks import SinkProcesses, check_sinks
-from tests.monitor.folders import add_step, make_run
+from tests.run.folders import add_step, make_run
 from tests.shared import made_once
 from tests.waiting import wait_until
 

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 def _play_again(args: argparse.Namespace) -> int:
     from asyncrl.errors import ConfigError
     from asyncrl.extensions.play_again.play_again import find_recorded, replay_actions, sample_again
-    from asyncrl.monitor.runs import run_folder
+    from asyncrl.run.runs import run_folder
 
     end_like_interrupted()
     if args.checkpoint and not args.sample:

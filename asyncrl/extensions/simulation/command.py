@@ -66,11 +66,11 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def _plan_gpus(args: argparse.Namespace) -> int:
+    from asyncrl.extensions.planning.load import load_for_gpus
     from asyncrl.extensions.simulation.hardware import gpu_named
     from asyncrl.extensions.simulation.report import candidates_text, layout_name, outcome_json
     from asyncrl.extensions.simulation.search import search
     from asyncrl.extensions.simulation.workload import DrawnWorkload
-    from asyncrl.plan.load import load_for_gpus
 
     gpu, config = gpu_named(args.device), load_for_gpus(args.recipe, args.overrides)
     most = config.rollout.max_tokens_per_turn

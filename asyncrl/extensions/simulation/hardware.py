@@ -14,10 +14,10 @@ from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.config_sections import is_url
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.planning.architectures import architecture
+from asyncrl.extensions.planning.engine_memory import GIB, engine_memory
+from asyncrl.extensions.planning.model_size import model_size
 from asyncrl.extensions.simulation.costs import Costs, EngineCosts, TrainerCosts
-from asyncrl.plan.architectures import architecture
-from asyncrl.plan.engine_memory import GIB, engine_memory
-from asyncrl.plan.model_size import model_size
 
 
 @dataclass(frozen=True, slots=True)

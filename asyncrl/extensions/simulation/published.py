@@ -13,11 +13,11 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.planning.load import load_for_gpus
 from asyncrl.extensions.simulation.cluster import Outcome, simulate
 from asyncrl.extensions.simulation.hardware import READ, WRITE, gpu_costs, gpu_named
 from asyncrl.extensions.simulation.search import with_schedule
 from asyncrl.extensions.simulation.workload import DrawnWorkload
-from asyncrl.plan.load import load_for_gpus
 
 BASE = "gsm8k_1_7b_80gb"
 STEPS = 8

@@ -1,4 +1,4 @@
-"""What a run's processes did, every two seconds: `activity.jsonl`, which `asyncrl monitor` draws as a timeline.
+"""What a run's processes did, every two seconds: `activity.jsonl`, which can be drawn as a timeline.
 
 A line holds `time` (seconds since 1970), `engines` (by name: requests that are decoded and that wait, the share of the
 KV cache in use, whether it is paused, and since its start its iterations and the tokens, read and sampled, that they

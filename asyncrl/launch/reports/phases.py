@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from asyncrl.monitor.panel import draws_panels
+from asyncrl.launch.reports.panel import draws_panels
 from asyncrl.progress import Progress
 
 

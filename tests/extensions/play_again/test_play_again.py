@@ -13,9 +13,9 @@ from asyncrl.cli import main
 from asyncrl.config import load_config
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.monitor.episodes import EpisodeTable
 from asyncrl.extensions.play_again.play_again import find_recorded, nearest_checkpoint, replay_actions
 from asyncrl.generation import Generated
-from asyncrl.monitor.episodes import EpisodeTable
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.run.checkpoints import MARKER

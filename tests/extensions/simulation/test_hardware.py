@@ -10,13 +10,13 @@ import pytest
 from asyncrl.clock import now_s
 from asyncrl.config import apply_override, load_config, parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.planning.architectures import architecture
+from asyncrl.extensions.planning.model_size import model_size
 from asyncrl.extensions.simulation.engine import SimulatedEngine
 from asyncrl.extensions.simulation.hardware import GPUS, gpu_costs, gpu_named, operations
 from asyncrl.extensions.simulation.virtual_loop import run_virtually
 from asyncrl.generation import GenerateRequest
-from asyncrl.plan.architectures import architecture
-from asyncrl.plan.model_size import model_size
-from tests.plan.recipes import SMALL
+from tests.extensions.planning.recipes import SMALL
 
 PUBLISHED = [
     # silybench-data, derived/csv/capacity.csv, run 20260924T125045Z: vLLM 0.30.0, bfloat16.

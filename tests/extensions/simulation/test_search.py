@@ -6,6 +6,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.config import load_config
+from asyncrl.extensions.planning.load import load_for_gpus
 from asyncrl.extensions.simulation.hardware import gpu_named
 from asyncrl.extensions.simulation.search import (
     SIMULATED,
@@ -16,9 +17,8 @@ from asyncrl.extensions.simulation.search import (
     with_schedule,
 )
 from asyncrl.extensions.simulation.workload import DrawnWorkload
-from asyncrl.plan.load import load_for_gpus
 from asyncrl.types import Task
-from tests.plan.recipes import SMALL
+from tests.extensions.planning.recipes import SMALL
 
 
 def test_layouts_use_all_gpus_under_each_schedule():

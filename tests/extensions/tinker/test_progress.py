@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from asyncrl.extensions.monitor.service import monitor_app
 from asyncrl.extensions.tinker import progress as module
 from asyncrl.extensions.tinker.checkpoints import Checkpoints
 from asyncrl.extensions.tinker.ledger import Ledger
@@ -13,8 +14,7 @@ from asyncrl.extensions.tinker.server import Server
 from asyncrl.extensions.tinker.tables import OPTIM_STEP, PolicyRecord, Request
 from asyncrl.extensions.tinker.training import Training
 from asyncrl.extensions.tinker.waiting import Answers
-from asyncrl.monitor.runs import find_runs, run_line
-from services.monitor.service import monitor_app
+from asyncrl.run.runs import find_runs, run_line
 from tests.app_thread import AppThread
 from tests.credentials import AUTHORIZED, RUN
 

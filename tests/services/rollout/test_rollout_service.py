@@ -12,7 +12,7 @@ from asyncrl.launch.evaluation.evaluate import evaluate
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.types import Status, Task
 from tests.credentials import PACKED
-from tests.monitor.dashboard import missing
+from tests.extensions.monitor.dashboard import missing
 from tests.waiting import START_S
 
 pytestmark = pytest.mark.slow
