@@ -7,11 +7,12 @@ import time
 import httpx
 import pytest
 
+from asyncrl.cli import build_parser
+from asyncrl.commands.serve import roles
 from asyncrl.config import parse_config
 from asyncrl.credentials import Caller, read_credentials
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.agents.gateway.offers import Offers
-from asyncrl.extensions.agents.serving import joined_command
 from asyncrl.extensions.agents.serving.client import GatewayClient
 from asyncrl.extensions.agents.serving.joined_service import create_joined_gateway_app, offering
 from asyncrl.launch.checks.check import check_evaluation
@@ -206,8 +207,26 @@ def test_evaluations_of_agents_that_no_worker_can_start_are_refused(tiny_model):
 
 def test_a_run_whose_episodes_no_agent_plays_is_refused(tiny_model):
     config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}})
-    args = argparse.Namespace(agent_token_file=None)
+    args = argparse.Namespace(join="http://127.0.0.1:9", agent_token_file="")
     with pytest.raises(
         ConfigError, match="played by the environment 'gridworld'; agents play those of a run with"
     ):
-        joined_command.start(args, config, Address("127.0.0.1", 0, RUN, None))
+        roles()["gateway"].start(args, config, Address("127.0.0.1", 0, RUN, None))
+
+
+def test_a_gateway_on_its_own_has_no_token_of_those_who_ask(tiny_model):
+    config = parse_config({"model": {"path": tiny_model}, "env": {"name": "gridworld"}})
+    args = argparse.Namespace(join="", agent_token_file="mine")
+    with pytest.raises(ConfigError, match="--agent-token-file: is for --join"):
+        roles()["gateway"].start(args, config, Address("127.0.0.1", 0, RUN, None))
+
+
+@pytest.mark.parametrize(
+    ("role", "member", "of_others"),
+    [("gateway", False, True), ("rollout", False, True), ("env", True, True), ("engine", True, False)],
+)
+def test_a_gateway_that_joins_is_no_member_and_keeps_its_token_from_others_as_a_worker_does(
+    role, member, of_others
+):
+    args = build_parser().parse_args(["serve", role, "--join", NOWHERE])
+    assert (args.member, args.of_others) == (member, of_others)
