@@ -51,7 +51,7 @@ from asyncrl.config_sections import (
 )
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.settings import composed
-from asyncrl.extensions.table import by_name
+from asyncrl.extensions.table import by_name, rows
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
 from asyncrl.types import MAIN_POLICY
@@ -61,7 +61,7 @@ ENGINE_TOKENS, WORKER_TURNS = 20_000, 200
 at contexts of tens of thousands of tokens."""
 DEFAULT_OBJECTIVE = {"preset": "grpo"}
 """What `algo` is where a recipe leaves it out."""
-BRANCHING = ("agent", "threads")
+BRANCHING = ("threads", *(row.name for row in rows("players") if row.branches))
 """Environments whose episodes give as many rows as an agent starts conversations."""
 OF_THE_TINY_MODEL = {"steps": 400, "learning_rate": 2e-3}
 """What 0 stands for in `[sft]` where `model.path` is "sft"."""

@@ -16,6 +16,7 @@ from asyncrl.config_sections import EnvConfig
 from asyncrl.credentials import Credentials
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.table import Row, rows
+from asyncrl.import_path import load_object
 from asyncrl.process_hooks import texts, withhold_secrets
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ class ExtensionRole:
 
     def start(self, args: argparse.Namespace, config: Config, address: Address) -> int:
         """See `RoleCommand`."""
-        code: int = self.row.load()(args, config, address)
+        row = self.row
+        start = load_object(f"extensions.{row.extension}", row.join) if args.join and row.join else row.load()
+        code: int = start(args, config, address)
         return code
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.harness import program
-from asyncrl.harness.file import Program
+from asyncrl.extensions.agents.harness import program
+from asyncrl.extensions.agents.harness.file import Program
 from asyncrl.process_start import children_without_folder, python_module
 
 ROOT = Path(__file__).parents[1]
@@ -31,10 +31,10 @@ SAFE_COMMAND, SAFE_ENVIRONMENT = "python_module", "without_folder"
 SAFE_AROUND = "children_without_folder"
 """How a process is kept from the current folder: by its command, its environment, or what the call stands in."""
 ELSEWHERE = {
-    "asyncrl/gateway/commands.py:start": "the command of a user's agent, as it was given",
+    "asyncrl/extensions/agents/gateway/commands.py:start": "the command of a user's agent, as it was given",
     "asyncrl/gpus.py:nvidia_smi": "nvidia-smi",
-    "asyncrl/harness/packaged/bash_loop.py:answer": "an agent's shell command, inside its sandbox",
-    "asyncrl/harness/program.py:_run": "commands of `_isolated` interpreters, and npm",
+    "asyncrl/extensions/agents/harness/packaged/bash_loop.py:answer": "an agent's shell command, inside its sandbox",
+    "asyncrl/extensions/agents/harness/program.py:_run": "commands of `_isolated` interpreters, and npm",
     "asyncrl/extensions/machines/slurm.py:other_nodes": "scontrol",
     "asyncrl/rewards/user_process.py:start": "the command of `user_function`, which has -P",
     "asyncrl/extensions/sandbox_attacks/host.py:__init__": "sleep",

@@ -18,7 +18,7 @@ ALLOWED = {
     "asyncrl/clock.py": "defines what others read",
     "asyncrl/tls.py": "a certificate's dates, with two days to spare",
     "asyncrl/tracing.py": "OpenTelemetry stamps its other spans by that clock",
-    "asyncrl/gateway/exchange.py": "the field `created` of a reply",
+    "asyncrl/extensions/agents/gateway/exchange.py": "the field `created` of a reply",
     "asyncrl/extensions/env_adapters/verifiers_episodes.py": "the field `created` of a reply",
 }
 """Files that read the system's clock, with the reason."""

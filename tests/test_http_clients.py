@@ -168,7 +168,7 @@ def test_no_client_that_reads_the_environment_is_made_elsewhere():
 
 
 def test_an_agents_command_reaches_the_gateway_though_its_settings_name_a_proxy():
-    from asyncrl.gateway.agents import CommandAgent, OpenEpisode
+    from asyncrl.extensions.agents.gateway.agents import CommandAgent, OpenEpisode
 
     last = "os.environ['NO_PROXY'].split(',')[-1]"
     show = f"import os, json; print(json.dumps({{'reward': float({last} == 'gate.example')}}))"

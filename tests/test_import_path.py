@@ -11,7 +11,7 @@ from asyncrl.algo.settings import resolve_settings
 from asyncrl.config import load_config
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError
-from asyncrl.gateway.agents import load_agent
+from asyncrl.extensions.agents.gateway.agents import load_agent
 from asyncrl.import_path import absolute, load_object, search_in, source_file, top_level_names
 from asyncrl.launch.models.base_model import base_model_key
 from asyncrl.process_start import leave_safe_path, run_process, without_folder

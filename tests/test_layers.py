@@ -63,8 +63,6 @@ LAYERS = [
     {"buffer", "env"},
     {"chat", "evaluation"},
     {"rollout", "train"},
-    {"gateway"},
-    {"harness"},
     {"services"},
     {"tasks"},
     {"launch"},
@@ -140,10 +138,6 @@ KINDS = {
     "env": {
         **dict.fromkeys(("connection", "lease"), "client"),
         **dict.fromkeys(("batching", "status", "workers"), "service"),
-    },
-    "rollout": {
-        **dict.fromkeys(("agents", "joined_gateway"), "service"),
-        "joined_gateway_command": "command",
     },
     "trainer": dict.fromkeys(
         (

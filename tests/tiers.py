@@ -23,6 +23,7 @@ WAYS_OF_WEIGHTS = tuple(
 )
 BUFFER = ("asyncrl/buffer/", "services/buffer/")
 SANDBOX = ("asyncrl/sandbox/",)
+AGENTS = ("asyncrl/extensions/agents/",)
 PLAN = (
     "asyncrl/extensions/planning/",
     "asyncrl/extensions/simulation/",
@@ -42,12 +43,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     # Kills, clusters and machines; the core keeps ten kills at random.
     "tests/test_reliability.py": RUNS,
     "tests/test_joining.py": ("services/joining.py", *LAUNCH),
-    "tests/test_joined_gateway_run.py": (
-        "services/joining.py",
-        "asyncrl/gateway/",
-        "services/gateway/",
-        *RUNS,
-    ),
+    "tests/test_joined_gateway_run.py": ("services/joining.py", *AGENTS, *RUNS),
     "tests/test_killed_machine.py": RUNS,
     "tests/test_engine_machines_run.py": (*ENGINE, *WAYS_OF_WEIGHTS, *LAUNCH),
     "tests/test_scaling_script.py": ("scripts/",),
@@ -93,7 +89,10 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/envs/test_terminal.py": ("envs/terminal/", *SANDBOX),
     "tests/envs/test_terminal_images.py": ("envs/terminal/", *SANDBOX),
     "tests/envs/test_swe_setup.py": ("envs/swe/", *SANDBOX),
-    "tests/harness/test_real_programs.py": ("asyncrl/harness/", "asyncrl/gateway/", "services/gateway/"),
+    # Agents: the core keeps a worker that plays them on a real engine.
+    "tests/extensions/agents/gateway/": (*AGENTS, *ROLLOUT),
+    "tests/extensions/agents/harness/": (*AGENTS, *SANDBOX),
+    "tests/extensions/agents/serving/": (*AGENTS, *ROLLOUT, *BUFFER),
     # The sandbox against every backend; the core keeps the contract of those that are there.
     "tests/extensions/sandbox_attacks/": (*SANDBOX, "asyncrl/extensions/sandbox_attacks/"),
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
@@ -116,6 +115,7 @@ SEAMS = (
     "asyncrl/train/features/sampled_check.py",
     "asyncrl/weights/vllm_hooks.py",
     "asyncrl/rollout/group.py",
+    "asyncrl/rollout/elsewhere.py",
     "asyncrl/buffer/lease_hooks.py",
     "asyncrl/data/token_extras/",
     "asyncrl/conflicts/protocol.py",

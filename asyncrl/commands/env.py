@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
-    from asyncrl.env.check import Finding
-
-AGENT = "agent"
-"""The environment whose check plays a real program."""
 
 
 def add(subparsers: Subparsers) -> None:
@@ -24,23 +20,12 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from asyncrl.env.commands import build_parser, main
+    from asyncrl.env.registry import ELSEWHERE
 
-    if args.arguments[:1] == ["check"] and AGENT in args.arguments:
+    if args.arguments[:1] == ["check"] and not ELSEWHERE.keys().isdisjoint(args.arguments):
+        from asyncrl.rollout.elsewhere import played_elsewhere
+
         parsed = build_parser().parse_args(args.arguments)
-        if parsed.names == [AGENT]:
-            return check_agent(parsed)
+        if len(parsed.names) == 1 and (elsewhere := played_elsewhere(parsed.names[0])) is not None:
+            return elsewhere.check_environment(parsed)
     return main(args.arguments)
-
-
-def check_agent(args: argparse.Namespace) -> int:
-    """Check a harness's program; return the command's exit code."""
-    from asyncrl.console import shown
-    from asyncrl.launch.evaluation.agent_check import SLOW_S, check_agent_program
-
-    def tell(finding: Finding) -> None:
-        print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"), flush=True)
-
-    print(f"{AGENT}: {args.config.get('harness', '')}", flush=True)
-    slow_s = SLOW_S if args.slow_turn_s is None else args.slow_turn_s
-    findings = check_agent_program(args.config, tell, slow_s)
-    return int(not all(finding.ok for finding in findings))

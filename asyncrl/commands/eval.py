@@ -237,6 +237,7 @@ def _sets(given: str) -> dict[str, str]:
 def _run_environment(args: argparse.Namespace, checkpoint: str, samples: int) -> int:
     from asyncrl.config import apply_override, parse_config
     from asyncrl.evaluation.rows import episode_rows, write_rows
+    from asyncrl.evaluation.suite import PROGRAMS
     from asyncrl.import_path import absolute, search_in
     from asyncrl.launch.checks.check import check_evaluation
     from asyncrl.launch.evaluation.evaluate import play_checkpoint, summarize
@@ -247,7 +248,7 @@ def _run_environment(args: argparse.Namespace, checkpoint: str, samples: int) ->
     fixed = [f"model.path={json.dumps(checkpoint)}"]
     if args.harness:
         harness = _there(args.harness) if args.harness.endswith(".toml") else args.harness
-        fixed += ['env.name="agent"', f"env.config.harness={json.dumps(harness)}"]
+        fixed += [f"env.name={json.dumps(PROGRAMS)}", f"env.config.harness={json.dumps(harness)}"]
         fixed += [f"env.config.tasks={json.dumps(_there(args.tasks))}"]
     elif args.env:
         fixed += [f"env.name={json.dumps(absolute(args.env, Path.cwd()))}"]

@@ -30,9 +30,7 @@ from asyncrl.services.command import Address, ExtensionRole, RoleCommand
 from asyncrl.services.engine import command as engine
 from asyncrl.services.engine import policy_command as policy
 from asyncrl.services.env import command as env
-from asyncrl.services.gateway import command as gateway
 from asyncrl.services.rollout import command as rollout
-from asyncrl.services.rollout import joined_gateway_command
 from asyncrl.services.trainer import command as trainer
 from asyncrl.types import MAIN_POLICY
 
@@ -43,17 +41,16 @@ ROLES: dict[str, RoleCommand] = {
     "buffer": buffer,
     "engine": engine,
     "env": env,
-    "gateway": gateway,
     "policy": policy,
     "rollout": rollout,
     "trainer": trainer,
 }
 """Those of the core; `roles` returns all."""
-JOINED = {"gateway": joined_gateway_command.start}
-"""What starts a role where it joins a run and is another process then."""
-LOAD_MODELS = frozenset({"engine", "gateway", "policy", "rollout"})
+LOAD_MODELS = frozenset({"engine", "policy", "rollout"})
 """Roles of the core that import transformers, or start what does, and are started by hand, too: a run's launcher has
 looked at the installation for the others."""
+BESIDE_OTHERS = frozenset({"env", "rollout"})
+"""Roles of the core in whose processes code of environments and agents runs."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "CHECKPOINT": {
         "metavar": "CHECKPOINT",
@@ -127,12 +124,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "file with the token, such as runs/NAME/token, or to join a job runs/NAME/join-token",
     },
-    "--agent-token-file": {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "with --join: file with the token of those who ask for episodes, made where there is none; by default "
-        "the one that all gateways of your user share",
-    },
     "--ready-file": {"help": "file to write the address to once serving"},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, Any]] = {
@@ -171,8 +162,14 @@ def add(subparsers: Subparsers) -> None:
         }
         row = command.row if isinstance(command, ExtensionRole) else None
         loads_models = row.loads_models if row else role in LOAD_MODELS
-        of_a_run = bool(row and row.of_a_run)
-        one.set_defaults(run=run, loads_models=loads_models, of_a_run=of_a_run, **absent)
+        one.set_defaults(
+            run=run,
+            loads_models=loads_models,
+            of_a_run=bool(row and row.of_a_run),
+            of_others=row.of_others if row else role in BESIDE_OTHERS,
+            member=not row.join if row else role != "rollout",
+            **absent,
+        )
         for name in command.OPTIONS:
             own = row.options.get(name, {}) if row else OTHERWISE.get((role, name), {})
             options = {**OPTIONS.get(name, {"default": ""}), **own}
@@ -181,7 +178,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     credentials = _credentials(args)
-    if args.role in ("env", "gateway", "rollout"):
+    if args.of_others:
         # Code of environments and agents in this process must not find it.
         os.environ.pop(VARIABLE, None)
     try:
@@ -251,7 +248,7 @@ def _joined(args: argparse.Namespace, credentials: Credentials) -> int:
     args.policy = args.policy or job.policies
     args.beside = args.beside or [f"{role}={url}" for role, url in job.beside.items()]
     args.weights_dir = args.weights_dir or Path(job.weights_dir)
-    if args.role in ("rollout", "gateway"):
+    if not args.member:
         return _serve(args, job.config, credentials)
     with scratch_folder("join") as folder:
         args.ready_file = args.ready_file or str(folder / "ready.json")
@@ -281,8 +278,7 @@ def _serve(args: argparse.Namespace, config: Config, credentials: Credentials) -
         args.checkpoint = local_model("serve policy", newest_of_run(args.checkpoint))
         check_model("serve policy", args.checkpoint, config, policy=False)
     address = Address(args.host, args.port, credentials, args.ready_file, args.advertise)
-    start = roles()[args.role].start
-    return (JOINED.get(args.role, start) if args.join else start)(args, config, address)
+    return roles()[args.role].start(args, config, address)
 
 
 def _config(args: argparse.Namespace) -> Config:

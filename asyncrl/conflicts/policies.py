@@ -16,12 +16,10 @@ def section_problems(recipe: Recipe) -> Iterator[str]:
     """Yield the conflicts of further policies with each other and with the rest of the recipe."""
     if not recipe.policies:
         return
-    for key, wrong, why in (
-        ("env.name", recipe.env.name == "agent", "an agent behind the gateway is played by one policy"),
-        ("eval.every", recipe.eval.every > 0, "an evaluation during training loads one policy"),
-    ):
-        if wrong:
-            yield (f"{key} must be left out where there are policies: {why}")
+    if recipe.eval.every > 0:
+        yield (
+            "eval.every must be left out where there are policies: an evaluation during training loads one policy"
+        )
     players: dict[str, str] = {}
     for name, policy in recipe.policies.items():
         if not POLICY_NAME.fullmatch(name):

@@ -25,6 +25,7 @@ from asyncrl.config_sections import (
     TeacherConfig,
     TrainConfig,
 )
+from asyncrl.extensions.table import by_name
 
 S = TypeVar("S", bound=Section)
 
@@ -148,5 +149,5 @@ def episodes_of_group(recipe: Recipe, key: str, count: int) -> Iterator[str]:
     """Yield what is wrong of a number of a group's episodes that are played otherwise than the rest of them."""
     if count >= recipe.rollout.group_size and count:
         yield f"{key}: must be below rollout.group_size={recipe.rollout.group_size}, got {count}"
-    if count and recipe.env.name == "agent":
-        yield f"{key}: must be 0 with env.name='agent', which plays its own turns"
+    if count and recipe.env.name in by_name("players"):
+        yield f"{key}: must be 0 with env.name={recipe.env.name!r}, which plays its own turns"

@@ -26,6 +26,7 @@ from asyncrl.env.hosting.runtime import CLOSE_TIMEOUT_S, RESET_TIMEOUT_S
 from asyncrl.env.protocol import Env, least_step_s_of
 from asyncrl.env.registry import ELSEWHERE, load_env, runs_in_worker
 from asyncrl.errors import ConfigError, EpisodeError, InputError
+from asyncrl.extensions.table import by_name
 from asyncrl.sandbox.backends import choose
 from asyncrl.types import Task
 
@@ -83,8 +84,7 @@ def provided(name: str, config: Mapping[str, Any], where: str = "env.config") ->
     """Return what an environment's steps give, by its class; of one that plays others, what all of these give."""
     env_class = load_env(name)
     if name in ELSEWHERE:
-        # What an agent's program reports of its episodes may have components.
-        return frozenset({"components"})
+        return frozenset(by_name("players")[name].provides)
     inner = list(_inner(env_class, config, where))
     if not inner:
         return env_class.provides

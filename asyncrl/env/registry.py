@@ -44,7 +44,7 @@ ENVS: dict[str, str] = {
 }
 """The environments of `envs/`, and those that extensions add."""
 
-ELSEWHERE: dict[str, str] = {"agent": "asyncrl.env.agent:AgentTasks"}
+ELSEWHERE: dict[str, str] = {row.name: row.tasks for row in rows("players")}
 """Names that only provide tasks: their episodes are played without an environment session."""
 
 

@@ -1,7 +1,7 @@
 """Tasks that are a folder of files to work in: what an agent program of its own gets, and who judges what it leaves.
 
 An environment whose tasks can be done by any program that edits files offers `workspace` and `judge`. An agent's
-harness (`asyncrl.harness`) then puts the files where its program works, and judges a copy of what it left.
+harness then puts the files where its program works, and judges a copy of what it left.
 """
 
 from __future__ import annotations

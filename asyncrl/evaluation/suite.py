@@ -42,6 +42,7 @@ from asyncrl.env.registry import ELSEWHERE, load_env
 from asyncrl.env.tasks import read_task_file
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.evaluation.importers.records import import_tasks, importer, reader_of
+from asyncrl.extensions.table import rows
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import open_data
 from asyncrl.rows.known_sets import known_set, known_sets
@@ -50,8 +51,10 @@ from asyncrl.textfile import read_toml
 from asyncrl.types import Task
 
 PACKAGED = Path(__file__).parent / "suites"
-MIX, AGENT = "mix", "agent"
-"""The environments that play parts: several at once, and what an agent program plays."""
+MIX = "mix"
+"""The environment that plays several parts at once."""
+PROGRAMS = next((row.name for row in rows("players") if row.of_programs), "")
+"""The `env.name` of a part that an agent program plays."""
 LOCAL = Path("suites")
 """Below the current folder; goes before those of the package."""
 OPENED = 2
@@ -151,7 +154,7 @@ class Suite(Section):
         for name, part in self.parts.items():
             if part.harness:
                 settings = {"harness": part.harness, "tasks": part.env, "task_config": part.config}
-                yield AGENT, settings, [name]
+                yield PROGRAMS, settings, [name]
 
 
 def known_suites() -> dict[str, Path]:

@@ -43,6 +43,7 @@ SEAMS = frozenset(
         "teachers",
         "group_checks",
         "strategies",
+        "players",
         "episode_ends",
         "evaluation_generators",
         "training_generators",
@@ -93,6 +94,18 @@ class Row:
     place: int = 50
     prepare: str = ""
     """The import path of what is called before any rank loads a model (trainer callbacks)."""
+    tasks: str = ""
+    """The import path of the class that lists the tasks of its `env.name` (players)."""
+    branches: bool = False
+    """Whether an episode may come back as several rows, of as many conversations (players)."""
+    of_programs: bool = False
+    """Whether programs do the tasks of another environment: its settings are then `harness`, which names the program,
+    and `tasks` and `task_config` (players)."""
+    join: str = ""
+    """The import path of what starts it where it joins a run, and is a process that is no member of the run then
+    (service roles)."""
+    of_others: bool = False
+    """Whether code of others runs beside it, which must not find its token in the variables (service roles)."""
     asked: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -105,7 +118,8 @@ class Row:
     """Its columns among the rows of trajectories, and of each the type: such as `int32`, or `[int32]` for a list (token
     extras)."""
     provides: tuple[str, ...] = ()
-    """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends, rewards of groups)."""
+    """What trajectories have by it, as an environment's steps may (`Env.provides`; episode ends, rewards of
+    groups, players)."""
     unencrypted: str = ""
     """What its bytes go over where others on the network could read them (weight carriers)."""
     kind: str = ""
@@ -208,7 +222,7 @@ def _tables(file: Path) -> Mapping[str, Any]:
 
 
 def _row(extension: str, table: dict[str, Any]) -> Row:
-    for key in {"path", "prepare"} & table.keys():
+    for key in {"path", "prepare", "tasks", "join"} & table.keys():
         table[key] = f"{__package__}.{extension}.{table[key]}"
     for key in {"asked", "absent", "fields", "provides", "takes"} & table.keys():
         table[key] = tuple(table[key])

@@ -31,11 +31,11 @@ from report import write_report
 from asyncrl.config import Config, parse_config
 from asyncrl.credentials import authorization, bearer, share_one_token
 from asyncrl.data.codec import decode_group, pack, task_to_map, unpack
-from asyncrl.gateway.recorded_episode import EpisodeSpec
+from asyncrl.extensions.agents.gateway.recorded_episode import EpisodeSpec
+from asyncrl.extensions.agents.serving.client import GatewayClient
 from asyncrl.generation import GenerateRequest
 from asyncrl.launch.processes.process_group import ProcessGroup
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.services.gateway.client import GatewayClient
 from asyncrl.types import Task, Trajectory
 
 TURNS = 4

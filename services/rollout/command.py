@@ -18,12 +18,13 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     from asyncrl.chat.renderer import import_tokenizers_only
     from asyncrl.chat.tool_formats import needs_vllm
     from asyncrl.env.config_check import env_services
+    from asyncrl.env.registry import ELSEWHERE
     from asyncrl.services.joining import read_policy
-    from asyncrl.services.rollout.agents import AGENT
     from asyncrl.services.rollout.service import PolicyAddresses, serve_rollout
 
-    if config.env.name != AGENT and not needs_vllm(config.model.tool_format, config.model.reasoning_format):
-        # An agent's code runs in this process, and may load a model of its own.
+    own_code = config.env.name in ELSEWHERE
+    if not own_code and not needs_vllm(config.model.tool_format, config.model.reasoning_format):
+        # What plays elsewhere may be code of the user's in this process, which may load a model of its own.
         import_tokenizers_only()
     policies = {}
     for policy in args.policy:

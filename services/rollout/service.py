@@ -28,9 +28,8 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access, Credentials, own_credentials
 from asyncrl.data.codec import encode_group, pack, task_from_map, unpack
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
-from asyncrl.gateway.agents import AgentElsewhere
-from asyncrl.gateway.offers import Offers
-from asyncrl.generation import Generator
+from asyncrl.generation import Generated, GenerateRequest, Generator
+from asyncrl.rollout.elsewhere import PlayerParts, Players, played_elsewhere
 from asyncrl.rollout.episode import ChatPlayer, episode_ends, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner, GroupRunner
 from asyncrl.rollout.group_reward import group_rewards
@@ -50,7 +49,6 @@ from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import OPEN_TIMEOUT_S, EnvClient, LocalEnvs
 from asyncrl.services.http.app import Background, create_app, serve
 from asyncrl.services.http.metrics import add_metrics
-from asyncrl.services.rollout.agents import AGENT, Agents, RoutedEngines
 from asyncrl.together import to_their_ends, together
 from asyncrl.tracing import start_tracing, stop_tracing
 from asyncrl.types import MAIN_POLICY, Lease, Task
@@ -99,11 +97,10 @@ class RolloutService:
         name: str,
         policies: Mapping[str, PolicyAddresses] | None = None,
         beside: Mapping[str, str] | None = None,
-        offers: Offers | None = None,
+        make_players: Callable[[PlayerParts], Players] | None = None,
     ) -> None:
-        """offers: agents elsewhere play the episodes, which are leased as they ask for them."""
+        """make_players: makes what plays the episodes, in place of what the recipe's `env.name` says."""
         self.config = config
-        self.offers = offers
         # A worker's credentials are good for one name only.
         self.name = name = credentials.caller.name or name
         self._credentials = credentials
@@ -143,11 +140,15 @@ class RolloutService:
         self.rewards = group_rewards(context)
         # What does not go with the model is refused now, and not when it is evaluated.
         evaluation_generator(config, self.renderer, self.engines)
-        self.agents: Agents | None = None
-        if config.env.name == AGENT:
-            routed = RoutedEngines(self.router, self.engines)
-            gateway = credentials.bearer("gateway")
-            self.agents = Agents(config, routed, self.renderer, self.format, gateway, self.ends, offers)
+        if make_players is None and (elsewhere := played_elsewhere(config.env.name)) is not None:
+            make_players = elsewhere.players
+        self.players: Players | None = None
+        """What plays the episodes, where the worker does not."""
+        if make_players is not None:
+            routed = _RoutedEngines(self.router, self.engines)
+            self.players = make_players(
+                PlayerParts(config, routed, self.renderer, self.format, credentials.bearer, self.ends)
+            )
         self.loop: RolloutLoop | None = None
         if self.buffer is not None:
             seed = config.run.seed if config.deterministic else None
@@ -176,16 +177,14 @@ class RolloutService:
         )
 
     def _groups_limit(self) -> Callable[[], int]:
-        """Return what says how many groups may run now: what the engines have room for, and somebody asks for."""
+        """Return what says how many groups may run now: what the engines have room for, and players can play."""
         room = Concurrency(self.router.loads, self.config.groups_in_flight).limit
-        if self.agents is not None and isinstance(self.agents.agent, AgentElsewhere):
-            return lambda: 0
-        if (offers := self.offers) is None:
+        if (players := self.players) is None:
             return room
 
         def limit() -> int:
             running = [] if self.loop is None else [lease.task.id for lease in self.loop.running.values()]
-            return min(room(), len(running) + offers.wanted(running))
+            return players.limit(room(), running)
 
         return limit
 
@@ -217,9 +216,9 @@ class RolloutService:
         ]
 
     def _player(self, generator: Generator, temperature: float, seed: int | None) -> EpisodePlayer:
-        """Return a player with the recipe's limits that samples from `generator`; agents sample from their gateway."""
-        if self.agents is not None:
-            return self.agents.player(temperature, seed)
+        """Return a player with the recipe's limits that samples from `generator`, where the worker itself plays."""
+        if self.players is not None:
+            return self.players.player(temperature, seed)
         settings = episode_settings(self.config, temperature, seed)
         return ChatPlayer(generator, self.envs, self.renderer, self.format.parse, settings, self.ends)
 
@@ -236,7 +235,7 @@ class RolloutService:
             self.renderer.assistant,
             make_player,
             self._further_policies(),
-            self.agents is not None,
+            self.players is not None,
             self.rewards,
         )
         return EpisodeGroupRunner(make_player(self.config.rollout.temperature), configured(parts))
@@ -303,12 +302,12 @@ class RolloutService:
         return await together(one(task) for task in tasks)
 
     async def start(self) -> None:
-        if self.agents is not None:
-            await self.agents.start()
+        if self.players is not None:
+            await self.players.start()
 
     async def close(self) -> None:
-        if self.agents is not None:
-            await self.agents.close()
+        if self.players is not None:
+            await self.players.close()
         await to_their_ends([self.router.close(), self.envs.close()])
         for policy in self.policies.values():
             await policy.router.close()
@@ -357,6 +356,23 @@ class RolloutService:
             "engine_requests_in_flight": sum(e.in_flight for e in self.router.engines),
             **counters,
         }
+
+
+class _RoutedEngines:
+    """Generates as the worker does for its own episodes, and passes hints to the router."""
+
+    def __init__(self, router: EngineRouter, generator: Generator) -> None:
+        self.router = router
+        self.generator = generator
+
+    async def generate(self, request: GenerateRequest) -> Generated:
+        return await self.generator.generate(request)
+
+    async def context_limit(self) -> int:
+        return await self.router.context_limit()
+
+    def hold(self, session: str, num_tokens: int, ttl_s: float) -> None:
+        self.router.hold(session, num_tokens, ttl_s)
 
 
 class WorkerMetrics:

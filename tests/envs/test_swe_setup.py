@@ -25,7 +25,7 @@ from tests.envs.swe_records import INSTALL, SHAPES, write_records
 from tests.envs.test_r2e_records import write_record
 from tests.envs.test_swe import HOOK, PASSING, write
 from tests.envs.test_terminal import DONE, shell, shown
-from tests.harness.test_harness_episodes import Player, call, script
+from tests.extensions.agents.harness.test_harness_episodes import Player, call, script
 from tests.shared import made_once
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")

@@ -25,7 +25,7 @@ from asyncrl.types import FailureClass, Status, Task
 from tests.envs.harbor_steps import STEPS, HarborStep, HarborSteps, full, half, write_steps
 from tests.envs.playing import play
 from tests.envs.test_terminal import DONE, shell, shown
-from tests.harness.test_harness_episodes import Player, call, script
+from tests.extensions.agents.harness.test_harness_episodes import Player, call, script
 
 
 def task_of(folder, name):

@@ -71,7 +71,7 @@ def test_every_folder_is_an_extension_with_a_title_and_a_page():
     ("seam", "row"), ROWS, ids=[f"{row.extension}-{seam}-{row.path.rpartition('.')[2]}" for seam, row in ROWS]
 )
 def test_every_import_path_leads_to_a_name_of_the_extensions_own_folder(seam, row):
-    for path in filter(None, (row.path, row.prepare)):
+    for path in filter(None, (row.path, row.prepare, row.tasks, row.join)):
         module, _, name = path.partition(":")
         assert module.startswith(f"asyncrl.extensions.{row.extension}.")
         body = ast.parse(ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()).body

@@ -57,4 +57,4 @@ def prefix_of(request: EpisodeRequest, parent: Trajectory, fork: Fork) -> GivenP
 def configured(parts: WorkerParts) -> Branches | None:
     """Return the branches of a run (`rollout.branches`); None where it has none, and where an agent plays."""
     count = parts.config.section(BranchesConfig).branches
-    return Branches(count) if count and not parts.agent else None
+    return Branches(count) if count and not parts.elsewhere else None

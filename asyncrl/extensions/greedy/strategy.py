@@ -45,7 +45,7 @@ def configured(parts: WorkerParts) -> GreedyBaseline | None:
     """Return the baseline of an objective that has a greedy one. Raises `ConfigError` where it cannot be played."""
     if "greedy" not in parts.needs:
         return None
-    if parts.agent:
+    if parts.elsewhere:
         raise ConfigError("algo: an objective with a greedy baseline cannot be trained with an agent")
     if parts.policies:
         raise ConfigError("policies: must be left out where the objective has a greedy baseline")

@@ -71,4 +71,4 @@ def hint(task: Task, most: int | None, encode: Callable[[Message], np.ndarray]) 
 def configured(parts: WorkerParts) -> Hints | None:
     """Return the hints of a run (`rollout.hinted`); None where it has none, and where an agent plays."""
     count = parts.config.section(HintsConfig).hinted
-    return Hints(count, parts.encode) if count and not parts.agent else None
+    return Hints(count, parts.encode) if count and not parts.elsewhere else None

@@ -40,6 +40,7 @@ from asyncrl.extensions.play_again.recorded_turns import (
 )
 from asyncrl.launch.models.start_model import start_model
 from asyncrl.launch.processes.process_group import ProcessGroup
+from asyncrl.rollout.elsewhere import PlayerParts, played_elsewhere
 from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.player import EpisodePlayer, EpisodeRequest, GivenPrefix
 from asyncrl.run.checkpoints import MARKER
@@ -48,7 +49,6 @@ from asyncrl.scratch import scratch_folder
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.services.engine.router import EngineRouter
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.services.rollout.agents import AGENT, Agents
 from asyncrl.types import Group, Task, Trajectory
 
 Turns = EngineClient | RecordedTurns | RecordedCalls
@@ -136,7 +136,7 @@ def replay_actions(recorded: Recorded) -> PlayedAgain:
     """
     config = _config(recorded)
     model = _any_tokenizer(recorded.folder, config)
-    if config.env.name != AGENT:
+    if played_elsewhere(config.env.name) is None:
         return _play(recorded, config, model, RecordedTurns(recorded.rows), "recorded actions")
     calls = RecordedCalls(recorded.rows, config.max_tokens)
     played = _play(recorded, config, model, calls, "recorded actions")
@@ -289,7 +289,7 @@ async def _player(config: Config, renderer: ChatRenderer, generator: Turns) -> A
     """What plays the episodes of such a run."""
     turns = load_format(config.model.tool_format, config.model.reasoning_format, renderer)
     temperature, seed = config.rollout.temperature, config.run.seed
-    if config.env.name != AGENT:
+    if (elsewhere := played_elsewhere(config.env.name)) is None:
         envs = LocalEnvs()
         settings = episode_settings(config, temperature, seed)
         try:
@@ -299,12 +299,12 @@ async def _player(config: Config, renderer: ChatRenderer, generator: Turns) -> A
         return
     assert not isinstance(generator, RecordedTurns)
     engines = EngineRouter([generator]) if isinstance(generator, EngineClient) else generator
-    agents = Agents(config, engines, renderer, turns)
-    await agents.start()
+    players = elsewhere.players(PlayerParts(config, engines, renderer, turns))
+    await players.start()
     try:
-        yield agents.player(temperature, seed)
+        yield players.player(temperature, seed)
     finally:
-        await agents.close()
+        await players.close()
         if isinstance(engines, EngineRouter):
             await engines.close()
 

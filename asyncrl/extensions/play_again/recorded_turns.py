@@ -42,7 +42,7 @@ class RecordedTurns:
 
 
 class RecordedCalls:
-    """The `gateway.sampling.Engines` of an agent's episode: a call gets what was sampled after the same tokens.
+    """The `rollout.elsewhere.Engines` of an agent's episode: a call gets what was sampled after the same tokens.
 
     max_tokens: limit on a conversation with its answer.
     """

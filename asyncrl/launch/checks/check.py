@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,9 +27,7 @@ from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError, did_you_mean
 from asyncrl.extensions.table import Row, rows
 from asyncrl.extensions.teachers import is_loaded
-from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.gpus import check_fused_kernel, found_gpus
-from asyncrl.harness.agent import HarnessAgent, load_any_agent
 from asyncrl.images import has_images
 from asyncrl.import_path import top_level_names
 from asyncrl.launch.checks.places import check_places
@@ -38,6 +35,7 @@ from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.models.base_model import base_model_is_cached
 from asyncrl.launch.reports.sinks import check_sinks
 from asyncrl.rewards import load_reward
+from asyncrl.rollout.elsewhere import played_elsewhere
 from asyncrl.rollout.strategies.answers import has_answer
 from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.settings import DATASET, resolved
@@ -165,8 +163,8 @@ def check_tasks(config: Config) -> bool:
             raise ConfigError(
                 f"{error}; eval.tasks={config.eval.tasks} needs some, 0 goes without"
             ) from error
-    if env.name in ELSEWHERE:
-        check_agent(env.config, task, config.rollout.episode_timeout_s - GRACE_S)
+    if (elsewhere := played_elsewhere(env.name)) is not None:
+        elsewhere.check(env.config, task, config.rollout.episode_timeout_s)
         return False
     offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     if env.task_file and heldout is not None:
@@ -243,34 +241,18 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     env = config.env
     check_settings(env.name, env.config)
     check_place(env.name, env.services, env.config)
-    if env.name in ELSEWHERE and env.config.get("offered"):
-        raise ConfigError(
-            "env.config.offered: these agents ask a joined gateway for training's episodes; to evaluate, name an agent "
-            "that a worker can start, or play with a key without an episode (docs/gateway.md)"
-        )
+    if (elsewhere := played_elsewhere(env.name)) is not None:
+        elsewhere.check_evaluation(env.config)
     if has_rows(config):
         check_rewards(config)
     task = _first_task(config, split)
     check_model(key, config.model.path, config)
     check_engine(config)
-    if env.name in ELSEWHERE:
-        check_agent(env.config, task, config.rollout.episode_timeout_s - GRACE_S)
+    if elsewhere is not None:
+        elsewhere.check(env.config, task, config.rollout.episode_timeout_s)
         return check_turn_format(config, False)
     offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
     return check_turn_format(config, offers_tools)
-
-
-def check_agent(settings: dict[str, Any], task: Task, timeout_s: float) -> None:
-    """Check that an agent can be started: its function imported, or its program found; of a harness, installed, and
-    `task` read, which may take it `timeout_s`."""
-    agent = load_any_agent(settings)
-    if isinstance(agent, HarnessAgent):
-        agent.check(task, timeout_s)
-    command, cwd = settings.get("command"), settings.get("cwd")
-    if cwd and not Path(cwd).is_dir():
-        raise ConfigError(f"env.config.cwd: there is no folder {cwd!r}")
-    if command and not (shutil.which(command[0]) or (Path(cwd or ".") / command[0]).is_file()):
-        raise ConfigError(f"env.config.command: there is no program {command[0]!r}")
 
 
 def check_model(key: str, path: str, config: Config, policy: bool = True) -> dict[str, Any]:

@@ -33,18 +33,18 @@ from asyncrl.evaluation.samples import (
     read_record,
     sample_rows,
 )
-from asyncrl.evaluation.suite import AGENT, MIX, Suite, SuitePart
+from asyncrl.evaluation.suite import MIX, PROGRAMS, Suite, SuitePart
 from asyncrl.extensions.table import rows
-from asyncrl.gateway.agent_player import GRACE_S
 from asyncrl.import_path import search_in
 from asyncrl.jsonfile import write_json
-from asyncrl.launch.checks.check import check_agent, check_engine, check_model, check_turn_format
+from asyncrl.launch.checks.check import check_engine, check_model, check_turn_format
 from asyncrl.launch.evaluation.evaluate import UNLIMITED, call_until_answered, start_player, task_timeout_s
 from asyncrl.launch.models.local_models import load_recipe
 from asyncrl.launch.processes.health_probes import EngineProbe, HttpProbe
 from asyncrl.launch.processes.process_group import ManagedProcess, ProcessGroup
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.patience import Patience
+from asyncrl.rollout.elsewhere import played_elsewhere
 from asyncrl.run.model_folder import context_length, fingerprint
 from asyncrl.tls import client_context
 from asyncrl.together import together
@@ -115,21 +115,23 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
         first, where = tasks[name][0], f"parts.{name}.config"
         tools = check_environment(part.env, part.config, first, where, step_timeout_s=step_timeout_s)
         offers_tools = tools or offers_tools
-    _check_agents(suite, tasks, configs)
+    _check_programs(suite, tasks, configs)
     for checkpoint, config in configs.items():
         check_model("checkpoint", checkpoint, config)
         check_turn_format(config, offers_tools)
         check_engine(config)
 
 
-def _check_agents(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapping[str, Config]) -> None:
+def _check_programs(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapping[str, Config]) -> None:
     """Have the programs of harnesses installed, and their tasks read. Raises `ConfigError`, `UnavailableError`."""
     for env, settings, names in suite.sittings():
-        for config in configs.values() if env == AGENT else ():
-            (name,) = names
+        if (elsewhere := played_elsewhere(env)) is None:
+            continue
+        (name,) = names
+        for config in configs.values():
             try:
-                timeout_s = config.rollout.episode_timeout_s - GRACE_S
-                check_agent(settings, _wrapped(suite, name, tasks[name][0]), timeout_s)
+                timeout_s = config.rollout.episode_timeout_s
+                elsewhere.check(settings, _wrapped(suite, name, tasks[name][0]), timeout_s)
             except ConfigError as error:
                 raise ConfigError(f"parts.{name}: {error}") from error
 
@@ -137,7 +139,7 @@ def _check_agents(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Ma
 def _wrapped(suite: Suite, name: str, task: Task) -> Task:
     """Return a part's task as the environment of its sitting gets it."""
     if suite.parts[name].harness:
-        return dataclasses.replace(task, id=in_part(name, task).id, env=AGENT)
+        return dataclasses.replace(task, id=in_part(name, task).id, env=PROGRAMS)
     return in_part(name, task, MIX)
 
 
@@ -194,7 +196,7 @@ def play_suite(
         wrapped = [_wrapped(suite, name, task) for name, task in own.values()]
         if missing := missing_tasks(file, checkpoint, wrapped, suite.samples):
             sitting = config.env.model_copy(update={"name": env, "config": settings})
-            place = folder / names[0] if env == AGENT else folder
+            place = folder / names[0] if env == PROGRAMS else folder
             played = config.model_copy(update={"env": sitting})
             _play(suite, own, missing, checkpoint, played, place, file, progress)
 

@@ -48,8 +48,8 @@ class WorkerParts:
     make_player: Callable[[float], EpisodePlayer]
     """Returns a player that samples at a temperature."""
     policies: Sequence[FurtherPolicy] = ()
-    agent: bool = False
-    """Whether an agent plays the episodes."""
+    elsewhere: bool = False
+    """Whether the episodes are played elsewhere (`asyncrl.rollout.elsewhere`)."""
     rewards: Sequence[GroupReward] = ()
     """What scores the episodes of a group together."""
 

@@ -214,7 +214,7 @@ def configured(parts: WorkerParts) -> FurtherPolicies | None:
     """
     if not parts.policies:
         return None
-    if parts.agent:
+    if parts.elsewhere:
         raise ConfigError("policies: must be left out where an agent plays the episodes")
     if not any(policy.agents for policy in parts.policies):
         return None

@@ -13,6 +13,7 @@ from asyncrl.cli import main
 from asyncrl.config import load_config
 from asyncrl.data.table import TrajectoryTable
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.agents.players import Agents
 from asyncrl.extensions.monitor.episodes import EpisodeTable
 from asyncrl.extensions.play_again.play_again import find_recorded, nearest_checkpoint, replay_actions
 from asyncrl.generation import Generated
@@ -20,7 +21,6 @@ from asyncrl.rollout.episode import ChatPlayer, episode_settings
 from asyncrl.rollout.group import EpisodeGroupRunner
 from asyncrl.run.checkpoints import MARKER
 from asyncrl.services.env.client import LocalEnvs
-from asyncrl.services.rollout.agents import Agents
 from asyncrl.types import Lease, Status, Task
 from tests.envs.test_team import Scripted, Watched
 

@@ -185,7 +185,7 @@ def test_a_plain_run_has_no_strategy(renderer):
 
 def test_where_an_agent_plays_no_episode_is_given_its_first_turns():
     sections = {"rollout": {"hinted": 1, "branches": 1}}
-    parts = WorkerParts(parse_config({**MINIMAL, **sections}), None, None, None, (), agent=True)
+    parts = WorkerParts(parse_config({**MINIMAL, **sections}), None, None, None, (), elsewhere=True)
     assert configured(parts) == ()
 
 

@@ -12,7 +12,7 @@ from asyncrl.chat.renderer import load_renderer
 from asyncrl.chat.trajectory_builder import TrajectoryBuilder
 from asyncrl.data.codec import decode_trajectory, encode_trajectory
 from asyncrl.errors import InputError
-from asyncrl.gateway.owner_api import trajectory_to_json
+from asyncrl.extensions.agents.gateway.owner_api import trajectory_to_json
 from asyncrl.generation import GenerateRequest
 from asyncrl.images import image_key, read_data_uri
 from asyncrl.train.models.checkpoint_form import checkpoint_form
@@ -21,7 +21,7 @@ from asyncrl.train.step.step_batch import StepBatch, pad_rows
 from asyncrl.types import IMAGES, PlacedImage, Status, Task
 from asyncrl.weights.files import write_weights
 from tests.engines import ENGINE, serving
-from tests.gateway.conftest import Gateway
+from tests.extensions.agents.gateway.conftest import Gateway
 from tests.services.engine.test_engine import with_client
 from tests.vision import CONTEXT, picture, shown, vision_model
 
