@@ -24,6 +24,10 @@ from dataclasses import dataclass
 
 SHARE = 0.65
 """The share of a step's limit, for all that the agent has started."""
+STEP_TIMEOUT_S = 30.0
+"""The limit of a step where nothing says otherwise, and the environment needs no more."""
+MAX_STEP_S = 86_400.0
+"""No step may take longer."""
 LEAST_S = 0.05
 """With less nothing is started."""
 
@@ -124,6 +128,12 @@ async def granted(wanted_s: float) -> AsyncIterator[Grant]:
     finally:
         used_s = time.monotonic() - start if grant.used_s is None else grant.used_s
         found.give_back(limit_s - used_s)
+
+
+def step_limit_s(given_s: float | None, least_s: float) -> float:
+    """Return the limit of a session's steps. given_s: `env.step_timeout_s`; None where it follows from the environment,
+    which needs `least_s` (`Env.least_step_s`)."""
+    return max(STEP_TIMEOUT_S, least_s) if given_s is None else given_s
 
 
 def needed_s(limit_s: float, share: float = 1.0) -> float:

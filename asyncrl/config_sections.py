@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from asyncrl.agent_time import MAX_STEP_S
+
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
     "periodic": 0,
@@ -158,8 +160,9 @@ class EnvConfig(Section):
     """File of tasks, a JSON object {"id", "seed", "data"} a line, that replaces the environment's own list."""
     num_tasks: Seldom[int] = Field(0, ge=0)
     """Tasks of the whole run, which ends when they are used up; 0 takes as many as the steps need."""
-    step_timeout_s: float = Field(30.0, gt=0)
-    """Seconds that one step of a session may take. Raise it for slow tools, browsers and test suites."""
+    step_timeout_s: Annotated[float, Field(gt=0, le=MAX_STEP_S)] | Literal["auto"] = "auto"
+    """Seconds that one step of a session may take. "auto" is what the environment needs for its own limits of time,
+    such as those of commands and tests, and 30 at least."""
     services: Seldom[Annotated[int, Field(ge=0)] | Literal["auto"]] = "auto"
     """Environment services, which share the sessions. On several machines they are spread. 0 runs sessions in the
     rollout workers, which costs least, where the environment allows it (docs/environments.md). "auto" is 0 there and 1
@@ -174,6 +177,11 @@ class EnvConfig(Section):
     secrets: Seldom[list[str]] = Field(default_factory=list)
     """Environment variables with keys that the environment needs. All others that look like secrets (`*_API_KEY`,
     `*_TOKEN`, ...) are withheld from it, but for those that `config` names."""
+
+    @property
+    def given_step_s(self) -> float | None:
+        """`step_timeout_s`; None where it follows from the environment."""
+        return None if self.step_timeout_s == "auto" else self.step_timeout_s
 
     @model_validator(mode="after")
     def _place(self) -> EnvConfig:

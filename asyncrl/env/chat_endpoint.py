@@ -27,6 +27,11 @@ class ChatEndpoint:
         self.who, self.url, self.timeout_s = who, url.rstrip("/"), timeout_s
         self._client: httpx.AsyncClient | None = None
 
+    @property
+    def longest_s(self) -> float:
+        """How long one request may take with all its attempts."""
+        return ATTEMPTS * self.timeout_s + PAUSE_S * sum(range(ATTEMPTS))
+
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the message of a completion's first choice.
 

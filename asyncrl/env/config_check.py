@@ -111,12 +111,12 @@ def check_environment(
     task: Task,
     where: str = "env.config",
     fails: bool = False,
-    step_timeout_s: float = math.inf,
+    step_timeout_s: float | None = None,
 ) -> bool:
     """Make an environment for `task` and close it; return whether it, or one inside it, offers tools.
 
     Raises `ConfigError` if it refuses its settings, or allows what the agent starts more time than a step of
-    `step_timeout_s` has for it.
+    `step_timeout_s` has for it; None lets a step have what it needs.
 
     fails: raise `EpisodeError`, too, where its constructor fails.
 
@@ -143,11 +143,11 @@ def check_environment(
         if fails:
             raise
         return bool(env_class.tools)
-    if least_s > step_timeout_s:
+    if step_timeout_s is not None and least_s > step_timeout_s:
         raise ConfigError(
             f"env.step_timeout_s: must be at least {math.ceil(least_s)} with the time limits of {name!r} ({where}, or "
             f"what task {task.id!r} says), got {step_timeout_s:g}; what the agent starts in a step gets "
-            f"{SHARE:.0%} of it. Raise it, or lower the limits"
+            f"{SHARE:.0%} of it. Raise it, lower the limits, or leave it out"
         )
     return offers_tools
 

@@ -166,8 +166,9 @@ class Env:
         return None
 
     def least_step_s(self) -> float:
-        """Return the least `env.step_timeout_s` with which what the agent starts in a step may take as long as the
-        settings allow it to (`asyncrl.agent_time.needed_s`); 0.0 where nothing is started."""
+        """Return the least time of a step with which what the agent starts in it may take as long as the settings
+        allow it to (`asyncrl.agent_time.needed_s`); 0.0 where nothing is started. Where `env.step_timeout_s` is "auto",
+        steps get as much."""
         return 0.0
 
     def reset(self) -> list[Message] | Awaitable[list[Message]]:

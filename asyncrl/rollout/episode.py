@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from asyncrl.agent_time import step_limit_s
 from asyncrl.chat.conversation import Conversation, Conversations
 from asyncrl.chat.renderer import ChatRenderer, Limits, sampling_seed
 from asyncrl.chat.tool_calls import TurnParser
@@ -34,6 +35,8 @@ class Session(Protocol):
     messages: list[Message]
     tools: list[dict[str, Any]]
     max_turns: int
+    least_step_s: float
+    """See `Env.least_step_s`."""
 
     async def step(self, step_index: int, action: Action, timeout_s: float) -> Step: ...
     async def close(self) -> None: ...
@@ -54,7 +57,8 @@ class EpisodeSettings:
     temperature: float = 1.0
     seed: int | None = None
     """Run seed for repeatable sampling; None lets the engine draw."""
-    step_timeout_s: float = 30.0
+    step_timeout_s: float | None = None
+    """None lets each session have what its environment needs."""
     env_config: dict[str, Any] | None = None
     asked: dict[str, Any] = field(default_factory=dict)
     """Fields of every `GenerateRequest` with which a run asks for more than tokens."""
@@ -69,7 +73,7 @@ def episode_settings(config: Config, temperature: float, seed: int | None) -> Ep
         limits=Limits(rollout.max_turns, rollout.max_tokens_per_turn, config.max_tokens),
         temperature=temperature,
         seed=seed,
-        step_timeout_s=config.env.step_timeout_s,
+        step_timeout_s=config.env.given_step_s,
         env_config=config.env.config,
         asked=asked_of(config),
         check_history=True,
@@ -246,7 +250,8 @@ class ChatPlayer:
         conversations.current.append_action(action, text)
         start = time.monotonic()
         with span("step", turn=turn):
-            step = await session.step(turn, action, self.settings.step_timeout_s)
+            limit_s = step_limit_s(self.settings.step_timeout_s, session.least_step_s)
+            step = await session.step(turn, action, limit_s)
         builder.env_s += time.monotonic() - start
         conversations.credit(step)
         return step

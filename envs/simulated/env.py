@@ -60,6 +60,9 @@ class Simulated(ProceduralEnv):
         self.signals: dict[str, bool] = {}
         """Measurements so far: whether the signal behind a part is good. For the scripted expert."""
 
+    def least_step_s(self) -> float:
+        return ATTEMPTS * self.model.longest_s
+
     def reset(self) -> list[Message]:
         return [{"role": "user", "content": self.scenario.goal}]
 

@@ -35,6 +35,11 @@ class Model:
         self.url, self.name, self.mode, self.recording = url.rstrip("/"), name, mode, recording
         self._endpoint = ChatEndpoint("simulated", url, timeout_s)
 
+    @property
+    def longest_s(self) -> float:
+        """How long one reply may take; 0.0 where no endpoint is asked."""
+        return self._endpoint.longest_s if self.url and self.mode != "replay" else 0.0
+
     async def ask(self, messages: list[dict[str, str]], schema: dict[str, Any]) -> str:
         """Return the model's reply to a conversation, at temperature 0.
 

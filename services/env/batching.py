@@ -24,6 +24,7 @@ import msgpack
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
+from asyncrl.agent_time import MAX_STEP_S
 from asyncrl.data.codec import task_from_map, unpack
 from asyncrl.env.host import EnvHost, HostedSession
 from asyncrl.env.hosting.failures import known_class
@@ -34,7 +35,6 @@ from asyncrl.services.http.app import error_response
 
 MEDIA_TYPE = "application/x-msgpack-sequence"
 MAX_OPERATIONS = 4096
-MAX_TIMEOUT_S = 3600.0
 MAX_WAIT_S = 60.0
 MAX_GATHER_S = 10.0
 
@@ -100,8 +100,8 @@ def prepare(host: EnvHost, operation: Any) -> Coroutine[Any, Any, dict[str, Any]
         kind = operation["op"]
         if kind == "step":
             timeout_s = float(operation["timeout_s"])
-            if not 0 < timeout_s <= MAX_TIMEOUT_S:
-                raise InputError(f"timeout_s: must be above 0 and at most {MAX_TIMEOUT_S:g}, got {timeout_s}")
+            if not 0 < timeout_s <= MAX_STEP_S:
+                raise InputError(f"timeout_s: must be above 0 and at most {MAX_STEP_S:g}, got {timeout_s}")
             index, action = int(operation["step_index"]), _action(operation["action"])
             return _step(host, str(operation["session"]), index, action, timeout_s)
         if kind == "open":
@@ -129,6 +129,7 @@ def session_to_map(session: HostedSession) -> dict[str, Any]:
         "messages": opened.messages,
         "tools": opened.tools,
         "max_turns": opened.max_turns,
+        "least_step_s": opened.least_step_s,
     }
 
 

@@ -46,6 +46,7 @@ class EnvSession:
         self.messages: list[Message] = opened["messages"]
         self.tools: list[dict[str, Any]] = opened["tools"]
         self.max_turns: int = opened["max_turns"]
+        self.least_step_s: float = opened["least_step_s"]
         service.leases.hold(self.id, self, opened["lease_s"])
 
     async def step(self, step_index: int, action: Action, timeout_s: float) -> Step:
@@ -264,6 +265,7 @@ class LocalSession:
         self.messages = session.messages
         self.tools = session.opened.tools
         self.max_turns = session.opened.max_turns
+        self.least_step_s = session.opened.least_step_s
 
     async def step(self, step_index: int, action: Action, timeout_s: float) -> Step:
         """Advance by one turn. Raises as `EnvSession.step` does."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from asyncrl.agent_time import MAX_STEP_S, STEP_TIMEOUT_S
 from asyncrl.env.protocol import Action, ToolCall
 
 
@@ -55,7 +56,7 @@ class OpenBody(Body):
 class StepBody(Body):
     step_index: int = Field(ge=0)
     action: ActionBody
-    timeout_s: float = Field(30.0, gt=0, le=3600)
+    timeout_s: float = Field(STEP_TIMEOUT_S, gt=0, le=MAX_STEP_S)
 
 
 class SessionAnswer(BaseModel):
@@ -63,6 +64,8 @@ class SessionAnswer(BaseModel):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     max_turns: int
+    least_step_s: float
+    """What a step must be given for the environment's own limits of time."""
 
 
 class OpenAnswer(SessionAnswer):

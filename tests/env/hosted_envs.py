@@ -121,6 +121,13 @@ class OnThread(InPlace):
     blocking = True
 
 
+class Needy(InPlace):
+    """What its agent starts may take hours."""
+
+    def least_step_s(self):
+        return 10_000.0
+
+
 class SlowToOpen(InPlace):
     """Takes a second for its reset."""
 

@@ -100,6 +100,7 @@ def test_limits_that_a_step_has_no_time_for_are_refused_before_the_start(env, co
     ):
         check_environment(env, config, task, step_timeout_s=30.0)
     check_environment(env, config, task, step_timeout_s=float(least))
+    check_environment(env, config, task)
 
 
 @pytest.mark.parametrize("env", ["math_tool", "sql", "terminal", "repair", "code", "gridworld"])

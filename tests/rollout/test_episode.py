@@ -233,6 +233,45 @@ def test_an_episode_that_does_not_end_in_time_is_an_infrastructure_failure(rende
     assert "episode_timeout_s" in group.trajectories[0].error
 
 
+class Needy(Endless):
+    """Its settings allow what the agent starts so much time."""
+
+    def __init__(self, task, needs_s=0.0):
+        self.needs_s = needs_s
+
+    def least_step_s(self):
+        return self.needs_s
+
+
+@pytest.mark.parametrize(
+    ("given_s", "needs_s", "limit_s"), [(None, 0.0, 30.0), (None, 4000.0, 4000.0), (5.0, 4000.0, 5.0)]
+)
+def test_a_step_may_take_as_long_as_the_recipe_says_or_else_as_its_environment_needs(
+    renderer, given_s, needs_s, limit_s
+):
+    limits = []
+
+    class Watched(LocalEnvs):
+        async def open(self, task, config):
+            session = await super().open(task, config)
+            step = session.step
+
+            async def watched(index, action, timeout_s):
+                limits.append(timeout_s)
+                return await step(index, action, timeout_s)
+
+            session.step = watched
+            return session
+
+    settings = EpisodeSettings(
+        Limits(2, 16, 200), seed=7, step_timeout_s=given_s, env_config={"needs_s": needs_s}
+    )
+    player = ChatPlayer(Scripted(renderer), Watched(), renderer, parse_hermes, settings, [])
+    lease = Lease("g", Task("t", f"{HERE}:Needy", 0), 0, 1, 1, 1, 60.0)
+    asyncio.run(EpisodeGroupRunner(player).run_group(lease, "w", 30.0))
+    assert limits == [limit_s] * 2
+
+
 class Slow(Scripted):
     """An engine that is shared by many."""
 

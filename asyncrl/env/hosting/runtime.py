@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from asyncrl.env.hosting.calls import EnvCalls
 from asyncrl.env.hosting.failures import check_messages, check_step, sort_failure
-from asyncrl.env.protocol import Action, Env, Step
+from asyncrl.env.protocol import Action, Env, Step, least_step_s_of
 from asyncrl.env.registry import load_env
 from asyncrl.env.tool_schemas import check_tools
 from asyncrl.errors import AgentError, ConfigError, DeadlineError, EnvironmentFailure
@@ -32,6 +32,8 @@ class Opened:
     messages: list[Message]
     tools: list[dict[str, Any]]
     max_turns: int
+    least_step_s: float = 0.0
+    """What a step must be given, see `Env.least_step_s`."""
     env: Env | None = None
     """Where it runs in this process."""
 
@@ -95,7 +97,7 @@ class LocalRuntime:
                 await asyncio.wait({closing})
             raise
         env = calls.env
-        return Opened(messages, tools, env.max_turns, env)
+        return Opened(messages, tools, env.max_turns, least_step_s_of(env), env)
 
     async def step(self, session_id: str, action: Action, timeout_s: float) -> Step:
         """Advance a session. Raises `DeadlineError` and `EpisodeError`, after which it should be closed.

@@ -52,7 +52,9 @@ class OurEpisode:
         """Take the model's message; return what the environment answers. Sets `done` with the last one."""
         assert self._session is not None
         action = action_of(message)
-        step = await self._host.step(self._session.id, self.turns, action, STEP_TIMEOUT_S)
+        step = await self._host.step(
+            self._session.id, self.turns, action, max(STEP_TIMEOUT_S, self._session.opened.least_step_s)
+        )
         self.turns += 1
         if not step.done and step.agent not in (None, MAIN_AGENT):
             raise EnvironmentFailure(

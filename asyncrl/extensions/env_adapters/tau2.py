@@ -33,6 +33,9 @@ from asyncrl.extensions.env_adapters.tau2_user import (
 )
 from asyncrl.types import Message, Task
 
+USER_REQUESTS = 3
+"""Of a user played by a model, that a step has time for where each takes its longest: two calls and a message."""
+
 
 class Tau2(AdapterEnv):
     """Serve a simulated user with tools, in a domain of tau2's shape.
@@ -61,13 +64,16 @@ class Tau2(AdapterEnv):
         user_timeout_s: float = 60.0,
     ) -> None:
         super().__init__(task)
+        self.user_s = 0.0
         self.domain = load_domain(domain)
         self.problem = find_task(self.domain, str(task.data.get("task_id", task.id)))
         self.environment = open_environment(self.domain, self.problem)
         self.made: list[Made] = []
         if user_url:
             fields = {"model": user_model, "temperature": 0.0, **check_options(user_options or {})}
-            self.user = self._chat_user(ChatEndpoint("tau2", user_url, user_timeout_s), fields)
+            endpoint = ChatEndpoint("tau2", user_url, user_timeout_s)
+            self.user = self._chat_user(endpoint, fields)
+            self.user_s = USER_REQUESTS * endpoint.longest_s
         elif hasattr(self.domain, "get_user"):
             self.user = self.domain.get_user(self.problem, self.environment)
         else:
@@ -90,6 +96,9 @@ class Tau2(AdapterEnv):
         for index, task in enumerate(tasks_of(load_domain(config["domain"]), split)):
             task_id = str(part(task, "id"))
             yield Task(f"{split}-{task_id}", env, seed=index, split=split, data={"task_id": task_id})
+
+    def least_step_s(self) -> float:
+        return self.user_s
 
     def reset(self) -> list[Message]:
         """Return the policy and the user's first message, or the task's ticket without a user."""

@@ -180,7 +180,9 @@ class Connection:
         action = read_action(data)
         if action is None:
             return observation_answer([], tools, 0.0, False, {})
-        step = await self.facade.host.step(self.session.id, self.steps, action, STEP_TIMEOUT_S)
+        step = await self.facade.host.step(
+            self.session.id, self.steps, action, max(STEP_TIMEOUT_S, self.session.opened.least_step_s)
+        )
         self.steps += 1
         self.over = step.done or self.steps >= self.session.opened.max_turns
         details = {

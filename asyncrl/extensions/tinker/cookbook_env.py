@@ -68,7 +68,12 @@ class Conversation(MessageEnv):  # type: ignore[misc]
     async def step(self, message: Any) -> MessageStepResult:
         """Take the model's turn."""
         assert self._session is not None
-        step = await _host().step(self._session.id, self.turns, action_of(message), STEP_TIMEOUT_S)
+        step = await _host().step(
+            self._session.id,
+            self.turns,
+            action_of(message),
+            max(STEP_TIMEOUT_S, self._session.opened.least_step_s),
+        )
         self.turns += 1
         if not step.done and step.agent not in (None, MAIN_AGENT):
             raise EnvironmentFailure(

@@ -166,7 +166,7 @@ def check_tasks(config: Config) -> bool:
     if (elsewhere := played_elsewhere(env.name)) is not None:
         elsewhere.check(env.config, task, config.rollout.episode_timeout_s)
         return False
-    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.given_step_s)
     if env.task_file and heldout is not None:
         _check_heldout(config, heldout)
     return offers_tools
@@ -251,7 +251,7 @@ def check_evaluation(config: Config, split: str = "heldout", key: str = "checkpo
     if elsewhere is not None:
         elsewhere.check(env.config, task, config.rollout.episode_timeout_s)
         return check_turn_format(config, False)
-    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.step_timeout_s)
+    offers_tools = check_environment(env.name, env.config, task, step_timeout_s=env.given_step_s)
     return check_turn_format(config, offers_tools)
 
 

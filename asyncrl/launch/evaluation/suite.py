@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,7 +110,9 @@ def check_suite(suite: Suite, tasks: Mapping[str, Sequence[Task]], configs: Mapp
         _check_tasks(name, part, tasks[name])
         if part.harness:
             continue
-        step_timeout_s = min((c.env.step_timeout_s for c in configs.values()), default=math.inf)
+        step_timeout_s = min(
+            (c.env.given_step_s for c in configs.values() if c.env.given_step_s is not None), default=None
+        )
         first, where = tasks[name][0], f"parts.{name}.config"
         tools = check_environment(part.env, part.config, first, where, step_timeout_s=step_timeout_s)
         offers_tools = tools or offers_tools

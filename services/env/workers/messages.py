@@ -65,7 +65,12 @@ def step_to_map(step: Step) -> dict[str, Any]:
 
 
 def opened_to_map(opened: Opened) -> dict[str, Any]:
-    return {"messages": opened.messages, "tools": opened.tools, "max_turns": opened.max_turns}
+    return {
+        "messages": opened.messages,
+        "tools": opened.tools,
+        "max_turns": opened.max_turns,
+        "least_step_s": opened.least_step_s,
+    }
 
 
 def error_to_map(error: Exception) -> dict[str, str]:

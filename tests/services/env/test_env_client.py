@@ -94,6 +94,19 @@ def test_many_episodes_are_played_at_once_and_leave_nothing(serving):
     assert (service.host.counts.opened, len(service.host.sessions)) == (300, 0)
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_session_says_what_a_step_needs_and_a_service_gives_it_more_than_an_hour(serving, processes):
+    service = serving(runtime=WorkerPool(processes) if processes else None)
+
+    async def body():
+        async with client_of(service.url, open_timeout_s=60.0) as client:
+            needy, plain = await client.open(troubled("Needy"), {}), await client.open(grid(), {})
+            step = await needy.step(0, Action("north"), needy.least_step_s)
+            return needy.least_step_s, plain.least_step_s, step.done
+
+    assert asyncio.run(body()) == (10_000.0, 0.0, False)
+
+
 def test_more_episodes_than_places_wait_their_turn(serving):
     service = serving(max_sessions=8)
 
