@@ -258,17 +258,17 @@ def test_within_a_role_messages_are_below_clients_and_these_below_the_service():
 
 def test_within_an_extension_with_a_process_they_are_likewise():
     wrong, looked_at = [], set()
-    for service in EXTENSIONS.glob("*/service.py"):
-        package = f"asyncrl.extensions.{service.parent.name}."
+    for service in EXTENSIONS.glob("**/service.py"):
+        package = f"asyncrl.{'.'.join(service.relative_to(ROOT / 'asyncrl').parts[:-1])}."
         for module in IN_EXTENSIONS:
             path = service.with_name(f"{module}.py")
             for name in imported(path) if path.exists() else ():
-                looked_at.add(service.parent.name)
+                looked_at.add(service.relative_to(EXTENSIONS).parts[0])
                 other = name.removeprefix(package) if name.startswith(package) else ""
                 if other in IN_EXTENSIONS and kind("", other)[0] > kind("", module)[0]:
                     wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
-    assert {"machines", "old_policy", "openenv", "outer", "replica", "swarm"} <= looked_at
+    assert {"agents", "machines", "old_policy", "openenv", "outer", "replica", "swarm"} <= looked_at
 
 
 @pytest.mark.parametrize(
