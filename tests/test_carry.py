@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import lzma
+import os
 import re
 import struct
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 
 from tests.scripts import load_script
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
@@ -150,3 +152,47 @@ def test_what_a_carried_package_needs_is_carried_too(carry):
     }
     assert names - fewer >= {"pydantic"}
     assert "torch" in {one.partition("==")[0] for one in carry.wanted(there=[])}
+
+
+def test_what_is_reserved_for_the_working_tree_is_what_git_tracks_and_more(carry):
+    """Every call brings the tree along: one that had outgrown its share would have each of them refused."""
+    if subprocess.run(["git", "-C", ROOT, "rev-parse"], capture_output=True, check=False).returncode:
+        pytest.skip("this is no checkout")
+    names = subprocess.check_output(["git", "-C", ROOT, "ls-files", "-z"], text=True).split("\0")
+    tracked = sum(
+        len(os.readlink(file)) if file.is_symlink() else file.stat().st_size for file in files(names)
+    )
+    size = carry.tree_size()
+    assert size >= tracked / carry.MIB > 10
+    # Half of a call at least is left, so that five bring everything.
+    assert 32 <= carry.room(64, None, size) <= 64 - tracked / carry.MIB
+
+
+def files(names):
+    return [ROOT / name for name in names if name and os.path.lexists(ROOT / name)]
+
+
+def test_a_tree_that_has_outgrown_what_is_reserved_for_it_is_refused(carry, monkeypatch, tmp_path, capsys):
+    assert carry.room(64, None, 21.5) == 40.5
+    assert carry.room(64, 24, 21.5) == 40
+    with pytest.raises(ValueError, match=r"--tree 24: the working tree has 22.5 MiB and needs 24.5"):
+        carry.room(64, 24, 22.5)
+    with pytest.raises(ValueError, match=r"31\.0 are left beside the working tree"):
+        carry.room(64, None, 31)
+    monkeypatch.setattr(carry, "tree_size", lambda: 40.0)
+    monkeypatch.setattr(carry, "download", lambda *_: pytest.fail("it was downloaded first"))
+    with pytest.raises(SystemExit):
+        carry.main([str(tmp_path)])
+    assert "22.0 are left beside the working tree" in capsys.readouterr().err
+
+
+def test_the_tree_is_what_travels(carry, tmp_path):
+    """Tracked files and those that git does not ignore; not ignored ones, and none that were deleted."""
+    for command in (["init", "-q"], ["config", "user.email", "a@b"], ["config", "user.name", "a"]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    (tmp_path / ".gitignore").write_text("*.skip\n")
+    for name, size in (("tracked", 1 << 20), ("new", 1 << 19), ("big.skip", 1 << 22), ("gone", 1 << 20)):
+        (tmp_path / name).write_bytes(bytes(size))
+    subprocess.run(["git", "-C", tmp_path, "add", "tracked", "gone"], check=True)
+    (tmp_path / "gone").unlink()
+    assert carry.tree_size(tmp_path) == pytest.approx(1.5, abs=0.001)

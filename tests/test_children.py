@@ -32,6 +32,7 @@ SAFE_AROUND = "children_without_folder"
 """How a process is kept from the current folder: by its command, its environment, or what the call stands in."""
 ELSEWHERE = {
     "asyncrl/extensions/agents/gateway/commands.py:start": "the command of a user's agent, as it was given",
+    "asyncrl/cuda_toolkit.py:_release": "nvcc",
     "asyncrl/gpus.py:nvidia_smi": "nvidia-smi",
     "asyncrl/extensions/agents/harness/packaged/bash_loop.py:answer": "an agent's shell command, inside its sandbox",
     "asyncrl/extensions/agents/harness/program.py:_run": "commands of `_isolated` interpreters, and npm",

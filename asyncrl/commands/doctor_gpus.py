@@ -12,9 +12,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from asyncrl.cuda_toolkit import COMPILED, SAMPLER, Toolkit, find_toolkit, insisted, torch_cuda
 from asyncrl.gpus import VARIABLE, list_gpus, nvidia_smi, on_cpu, visible
+from asyncrl.installation import PINS, VLLM
 
 Row = tuple[str, str]
 
@@ -26,7 +27,6 @@ FREE_SHARE = 0.9
 """The free share of a GPU's memory, which an engine that has it to itself takes."""
 MIB_PER_GIB = 1024
 _CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)")
-_TORCH_CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"](\d+)\.(\d+)", re.MULTILINE)
 _SETTINGS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME")
 """Variables that change how NCCL connects GPUs, often left behind."""
 
@@ -55,6 +55,7 @@ def check_gpus() -> list[Row]:
     rows = [(f"GPUs: {len(shown)} of {len(listed)} visible ({', '.join(shown)})", "")]
     states = parse_states(nvidia_smi(f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"))
     rows += check_driver(nvidia_smi(), states, torch_cuda())
+    rows += check_toolkit(find_toolkit(), torch_cuda(), os.environ)
     rows += [row for state in states if _is_shown(state, shown) for row in check_state(state)]
     if len(shown) > 1:
         rows += check_nccl(_nccl_version(), os.environ)
@@ -88,10 +89,37 @@ def check_driver(banner: str, states: Sequence[GpuState], built_for: tuple[int, 
         # Within a major version of CUDA older drivers run newer builds.
         problem = (
             f"torch is built for CUDA {built_for[0]}.{built_for[1]}, and the driver supports {version_text} at most: "
-            "install a newer driver"
+            f"install a newer driver. The package index has no torch {PINS['torch']} and vLLM {VLLM.rstrip('.')} for "
+            f"CUDA {supported[0]}; docs/install.md says what is elsewhere"
         )
     torch = "none" if built_for is None else "{}.{}".format(*built_for)
     return [(f"driver {driver}, CUDA {version_text}; torch's CUDA {torch}", problem)]
+
+
+def check_toolkit(
+    found: Toolkit | None, built_for: tuple[int, int] | None, env: Mapping[str, str]
+) -> list[Row]:
+    """Say with which CUDA toolkit vLLM would compile kernels, and whether these are for torch's CUDA.
+
+    One that does not fit is no problem: engines are kept from it (`asyncrl.cuda_toolkit.engine_variables`), unless the
+    user has said otherwise.
+    """
+    if found is None or built_for is None:
+        return [("CUDA toolkit: none, so engines compile no kernels of FlashInfer", "")] if built_for else []
+    line = f"CUDA toolkit {found.nvcc}" + (f", by {found.said_by}" if found.said_by else "")
+    why = found.unfit(built_for)
+    if not why:
+        return [(f"{line}: torch's CUDA", "")]
+    wanted = "{}.{}".format(*built_for)
+    if not insisted(env) or importlib.util.find_spec(COMPILED) is not None:
+        return [
+            (f"{line}: {why}, torch's is {wanted}, so engines compile no kernels of FlashInfer with it", "")
+        ]
+    problem = (
+        f"{SAMPLER}={env[SAMPLER]} has engines compile kernels of FlashInfer with {found.nvcc}, but {why} and torch's "
+        f"is {wanted}: unset it, or point CUDA_HOME at a toolkit of CUDA {wanted}"
+    )
+    return [(f"{line}: {why}, torch's is {wanted}", problem)]
 
 
 def check_state(state: GpuState) -> list[Row]:
@@ -162,15 +190,6 @@ def check_topology(text: str) -> list[Row]:
             "",
         )
     ]
-
-
-def torch_cuda() -> tuple[int, int] | None:
-    """Return the CUDA version that torch was built for, without importing it; None for a CPU build."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    match = _TORCH_CUDA.search((Path(spec.origin).parent / "version.py").read_text())
-    return (int(match[1]), int(match[2])) if match else None
 
 
 def _nccl_version() -> str:

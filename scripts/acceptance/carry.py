@@ -1,15 +1,15 @@
 """What a machine without a network is brought for the acceptance run, in calls of limited size.
 
-    python scripts/acceptance/carry.py carried [--limit 64] [--tree 24] [--python 3.12] [--there FILE]
+    python scripts/acceptance/carry.py carried [--limit 64] [--tree MIB] [--python 3.12] [--there FILE]
 
 Such a machine has Python, torch, transformers, Triton and nvcc of its own; `there.txt` has the names of its packages.
 Carried is what vLLM, DeepSpeed and asyncrl need beyond them, by the metadata of the locked versions, as wheels of the
 package index. Of vLLM only what Qwen3 in bfloat16 and float32 needs on one kind of GPU is taken (`PRUNED`, `--sm`):
 whole, the wheel is five times a call.
 
-The files are packed by xz, cut into parts that fit a call beside the working tree, and written to `carried/call-N/`,
-which git ignores. `carried/call-N.sh` is the command of that call, to be run in the repository's root with its folder
-carried along: it appends its part to what is there, and the last one unpacks and starts the run.
+The files are packed by xz, cut into parts that fit a call beside the working tree as it is now, and written to
+`carried/call-N/`, which git ignores. `carried/call-N.sh` is the command of that call, to be run in the repository's
+root with its folder carried along: it appends its part to what is there, and the last one unpacks and starts the run.
 
 The order is that of the parts: nothing works before the last. Call them at once one after the other, as a machine that
 waits may be taken away; a call that meets a machine without the parts before says so.
@@ -22,6 +22,7 @@ import importlib.metadata
 import io
 import json
 import lzma
+import os
 import re
 import struct
 import subprocess
@@ -78,6 +79,8 @@ ARCHIVE = "/tmp/carried.tar.xz"
 RUN = "python3 scripts/gpu_acceptance.py --short --within-s 540 --json $OUT/short.json"
 """What the last call starts. A call may take ten minutes, and unpacking is a part of it."""
 MIB = 2**20
+ROOM = 2.0
+"""MiB of each call that nothing is planned for: names and sizes of files, and what is edited between the calls."""
 
 
 def pins(lock: Path = LOCK) -> dict[str, str]:
@@ -238,6 +241,33 @@ def commands(folder: str, sizes: Sequence[int], run: str) -> list[str]:
     return calls
 
 
+def tree_size(root: Path = ROOT) -> float:
+    """Return the MiB of the files that travel with every call: those that git tracks or does not ignore."""
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+    files = [root / name for name in sorted(set(names)) if name]
+    # Of those that were deleted and are still tracked nothing travels.
+    return sum(file.lstat().st_size for file in files if os.path.lexists(file)) / MIB
+
+
+def room(limit: float, tree: float | None, size: float) -> float:
+    """Return the MiB of a call for a part. limit: of a call; tree: what to leave for the working tree, None for what it
+    needs; size: what it has.
+
+    Raises ValueError where the tree would not fit, or takes more than half of each call.
+    """
+    needed = size + ROOM
+    if tree is not None and tree < needed:
+        raise ValueError(f"--tree {tree:g}: the working tree has {size:.1f} MiB and needs {needed:.1f}")
+    left = limit - (needed if tree is None else tree)
+    if left < limit / 2:
+        raise ValueError(
+            f"of {limit:g} MiB a call {left:.1f} are left beside the working tree, which has {size:.1f}: carry a "
+            "branch without docs/studies"
+        )
+    return left
+
+
 def write(folder: Path, content: bytes, limit: int, run: str, root: Path = ROOT) -> list[Path]:
     """Write the parts and commands of all calls; return the commands' files.
 
@@ -282,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="below the repository's root")
     parser.add_argument("--limit", type=float, default=64, metavar="MIB", help="of one call (64)")
     parser.add_argument(
-        "--tree", type=float, default=24, metavar="MIB", help="of it, the working tree's (24)"
+        "--tree", type=float, metavar="MIB", help="of it, the working tree's (what it has, and two)"
     )
     parser.add_argument("--python", default="3.12", help="the machine's version (3.12)")
     parser.add_argument("--sm", type=int, default=90, help="compute capability of its GPU, times ten (90)")
@@ -291,9 +321,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--run", default=RUN, help="what the last call starts")
     args = parser.parse_args(argv)
+    try:
+        part = room(args.limit, args.tree, tree_size())
+    except ValueError as error:
+        parser.error(str(error))
     wheels = download(args.folder / "wheels", args.python, args.there.read_text().split())
     content = pack(wheels, args.sm)
-    files = write(args.folder, content, int((args.limit - args.tree) * MIB), args.run)
+    files = write(args.folder, content, int(part * MIB), args.run)
     for file in files:
         print(f"{file}: carry {file.with_suffix('')}\n  {file.read_text().strip()}")
     print(f"{len(wheels)} wheels, {len(content) / MIB:.1f} MiB packed, {len(files)} calls", file=sys.stderr)

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from asyncrl.config_sections import LoraConfig
 from asyncrl.credentials import VARIABLE, Credentials
+from asyncrl.cuda_toolkit import engine_variables, torch_cuda
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
@@ -215,6 +216,8 @@ def build_env(
         # The model runs eagerly here. Compiling the rest, parts of the sampler, costs the first request ten
         # seconds and each new batch size some more, and is no faster then.
         env.setdefault("TORCHDYNAMO_DISABLE", "1")
+    else:
+        env.update(engine_variables(env, torch_cuda()))
     if options.pipeline_parallel > 1:
         env[STAGES] = str(options.pipeline_parallel)
     for one in options.additions:

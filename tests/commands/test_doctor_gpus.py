@@ -9,12 +9,14 @@ from asyncrl.commands.doctor_gpus import (
     check_gpus,
     check_nccl,
     check_state,
+    check_toolkit,
     check_topology,
     parse_states,
     parse_topology,
-    torch_cuda,
 )
+from asyncrl.cuda_toolkit import Toolkit, torch_cuda
 from asyncrl.gpus import on_cpu
+from tests.test_locks import locked
 
 BANNER = """Mon Nov 23 09:14:02 2026
 +-----------------------------------------------------------------------------------------+
@@ -56,7 +58,9 @@ PCIE = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-63\t0\nGPU1
             (13, 0),
             (
                 "driver 550.54.15, CUDA 12.4; torch's CUDA 13.0",
-                "torch is built for CUDA 13.0, and the driver supports 12.4 at most: install a newer driver",
+                "torch is built for CUDA 13.0, and the driver supports 12.4 at most: install a newer driver. The "
+                f"package index has no torch {locked('gpu')['torch']} and vLLM 0.32 for CUDA 12; docs/install.md says "
+                "what is elsewhere",
             ),
         ),
         (NEW_BANNER, (13, 0), ("driver 550.54.15, CUDA 13.3; torch's CUDA 13.0", "")),
@@ -157,3 +161,31 @@ def test_a_cpu_build_needs_no_gpu():
     (row,) = check_gpus()
     assert row[0].startswith("GPUs: none is used") and row[1] == ""
     assert torch_cuda() is None
+
+
+OLD = Toolkit("/usr/local/cuda/bin/nvcc", (12, 4), "")
+
+
+def test_a_toolkit_of_another_cuda_is_named_and_what_comes_of_it():
+    line = "CUDA toolkit /usr/local/cuda/bin/nvcc: it is CUDA 12.4, torch's is 13.0"
+    assert check_toolkit(OLD, (13, 0), {}) == [
+        (f"{line}, so engines compile no kernels of FlashInfer with it", "")
+    ]
+    ((said, problem),) = check_toolkit(OLD, (13, 0), {"VLLM_USE_FLASHINFER_SAMPLER": "1"})
+    assert said == line
+    assert problem == (
+        "VLLM_USE_FLASHINFER_SAMPLER=1 has engines compile kernels of FlashInfer with /usr/local/cuda/bin/nvcc, but it "
+        "is CUDA 12.4 and torch's is 13.0: unset it, or point CUDA_HOME at a toolkit of CUDA 13.0"
+    )
+    assert check_toolkit(None, (13, 0), {}) == [
+        ("CUDA toolkit: none, so engines compile no kernels of FlashInfer", "")
+    ]
+    assert check_toolkit(OLD, None, {}) == []
+
+
+def test_a_toolkit_of_torchs_cuda_is_named_with_what_points_at_it(tmp_path):
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libcudart.so").touch()
+    nvcc = f"{tmp_path}/bin/nvcc"
+    found = Toolkit(nvcc, (13, 0), "CUDA_HOME")
+    assert check_toolkit(found, (13, 0), {}) == [(f"CUDA toolkit {nvcc}, by CUDA_HOME: torch's CUDA", "")]

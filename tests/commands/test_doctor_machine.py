@@ -3,6 +3,7 @@
 import pytest
 
 from asyncrl.commands import doctor
+from tests.test_locks import PYTHONS
 
 MIB, GIB = 2**20, 2**30
 
@@ -29,3 +30,22 @@ def test_too_few_open_files_are_told(monkeypatch, files, advice):
     said = dict(doctor.check_memory())[f"{files} open files"]
     assert advice in said
     assert bool(said) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [
+        ((3, 10, 12), "Python 3.11 to 3.13 is needed, this is 3.10.12"),
+        ((3, 11, 2), ""),
+        ((3, 13, 9), ""),
+        ((3, 14, 0), "Python 3.11 to 3.13 is needed, this is 3.14.0"),
+    ],
+)
+def test_a_python_that_the_locks_have_no_wheels_for_is_told(version, problem):
+    assert doctor.check_python(version) == [(f"python {'.'.join(map(str, version))}", problem)]
+
+
+def test_the_pythons_of_the_doctor_are_those_of_the_locks():
+    assert [f"3.{minor}" for minor in range(doctor.OLDEST_PYTHON[1], doctor.NEWEST_PYTHON[1] + 1)] == [
+        *PYTHONS
+    ]
