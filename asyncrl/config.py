@@ -77,7 +77,10 @@ LOCAL_RECIPES = Path("recipes")
 
 MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
 """Keys that name a folder with a model, or one of a hub."""
-TEMPLATE_KEYS = {("data", key) for key in ("prompt", "system", "answer")}
+TEMPLATE_KEYS = {
+    *(("data", key) for key in ("prompt", "system", "answer")),
+    *(("sft", key) for key in ("prompt", "completion")),
+}
 """Keys of texts that may begin with a brace, as tables do on the command line."""
 DATA_KEYS = {
     (*keys, *more)

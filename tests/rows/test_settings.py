@@ -91,10 +91,13 @@ def test_files_are_relative_to_the_recipe_and_hub_names_stay(tmp_path, monkeypat
     assert load_config("recipe", ["data.train=own.jsonl"]).data.train == f"{tmp_path}/own.jsonl"
 
 
-def test_a_template_on_the_command_line_needs_no_quotes_of_its_own(tmp_path):
+@pytest.mark.parametrize("key", ["data.prompt", "data.system", "data.answer", "sft.prompt", "sft.completion"])
+def test_a_template_on_the_command_line_needs_no_quotes_of_its_own(tmp_path, key):
     (tmp_path / "recipe.toml").write_text('model.path = "m"\n[data]\ntrain = "a.jsonl"\n')
-    for override in ("data.prompt={question}", 'data.prompt="{question}"'):
-        assert load_config(tmp_path, [override]).data.prompt == "{question}"
+    for override in (f"{key}={{question}} =", f'{key}="{{question}} ="'):
+        config = load_config(tmp_path, [override])
+        section, _, name = key.partition(".")
+        assert getattr(getattr(config, section), name) == "{question} ="
 
 
 def test_a_run_that_has_begun_keeps_its_rows():
