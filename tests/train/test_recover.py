@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.algo.curation.swarm import Terms
 from asyncrl.algo.objective import build_objective
 from asyncrl.buffer.ledger import Ledger, LedgerSettings
 from asyncrl.config import parse_config
@@ -18,6 +17,7 @@ from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
 from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
 from asyncrl.extensions.sft_phase.trainer import SftPhase
+from asyncrl.extensions.swarm.curation import Terms
 from asyncrl.extensions.swarm.messages import Fetch, Publish
 from asyncrl.extensions.swarm.pool import Quota, Swarm, SwarmPool
 from asyncrl.extensions.swarm.protocol import Arrived, Fetched

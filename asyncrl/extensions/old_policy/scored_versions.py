@@ -23,10 +23,10 @@ from torch import Tensor
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.old_policy.interruption import interrupt
 from asyncrl.extensions.old_policy.sampled import Sequence
+from asyncrl.extensions.old_policy.scored_tokens import ScoredTokens, prefix_hashes
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import Refusal, TrainerCallback
-from asyncrl.train.parts.scored_tokens import ScoredTokens, prefix_hashes
 from asyncrl.train.parts.snapshots import PastVersions, put_version_logp
 from asyncrl.train.step.part_table import PartContext
 from asyncrl.train.step.ragged import Ragged

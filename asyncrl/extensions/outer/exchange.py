@@ -33,12 +33,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algo.outer.fragments import split_fragments
-from asyncrl.algo.outer.mean_gradient import pseudo_gradient
-from asyncrl.algo.outer.mix import carried_over, mixed
-from asyncrl.algo.outer.schedule import due_fragments
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError, ConflictError, DeadlineError, InputError, StopError, UnavailableError
+from asyncrl.extensions.outer.algo.fragments import split_fragments
+from asyncrl.extensions.outer.algo.mean_gradient import pseudo_gradient
+from asyncrl.extensions.outer.algo.mix import carried_over, mixed
+from asyncrl.extensions.outer.algo.schedule import due_fragments
 from asyncrl.extensions.outer.protocol import OuterService
 from asyncrl.extensions.outer.settings import OuterConfig
 from asyncrl.extensions.outer.tensors import WHOLE_BITS, decode, encode

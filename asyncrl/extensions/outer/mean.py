@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.algo.outer.mean_gradient import mean_gradient
-from asyncrl.algo.outer.nesterov import nesterov_step
+from asyncrl.extensions.outer.algo.mean_gradient import mean_gradient
+from asyncrl.extensions.outer.algo.nesterov import nesterov_step
 from asyncrl.extensions.outer.fragment import KEPT_ROUNDS, Fragment, Kept, Members, Stepped
 from asyncrl.extensions.outer.messages import Terms
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.algo.outer.gossip import draw_pairs, gossip_step
+from asyncrl.extensions.outer.algo.gossip import draw_pairs, gossip_step
 from asyncrl.extensions.outer.fragment import KEPT_ROUNDS, Fragment, Kept, Members, Stepped, write
 from asyncrl.extensions.outer.messages import Terms
 from asyncrl.jsonfile import read_json

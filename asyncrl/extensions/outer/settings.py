@@ -54,7 +54,7 @@ class OuterConfig(Section):
             raise ValueError(f"mix: must be 0 without a delay, got {self.mix:g}")
         if self.method != "gossip":
             return self
-        from asyncrl.algo.outer.gossip import largest_rate
+        from asyncrl.extensions.outer.algo.gossip import largest_rate
 
         limit = largest_rate(self.members, self.momentum)
         if self.learning_rate >= limit:

@@ -1,7 +1,7 @@
 """What members of an outer optimizer exchange: one fragment's values as a safetensors body, in 32, 8 or 4 bits.
 
-In 32 bits NAME holds the values. In fewer NAME.codes and NAME.scales hold what `asyncrl.algo.outer.blockwise` makes of
-them. Whoever encodes also learns what its receivers will read. Torch-free.
+In 32 bits NAME holds the values. In fewer NAME.codes and NAME.scales hold what `algo.blockwise` makes of them. Whoever
+encodes also learns what its receivers will read. Torch-free.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from asyncrl.algo.outer.blockwise import BLOCK, code_shape, dequantize, quantize
 from asyncrl.errors import InputError
+from asyncrl.extensions.outer.algo.blockwise import BLOCK, code_shape, dequantize, quantize
 
 WHOLE_BITS = 32
 Shapes = Mapping[str, tuple[int, ...]]

@@ -1,7 +1,7 @@
 """What supervised training minimises: the likelihood of answers, or preferences: which of two answers, and which alone.
 
     likelihood    -sum log pi(token) / number of tokens to learn
-    one_token     -sum J(token) / number of tokens to learn (`asyncrl.algo.one_token`)
+    one_token     -sum J(token) / number of tokens to learn (`asyncrl.extensions.supervised.one_token`)
     dpo           mean over pairs of -log σ(beta z)
     ipo           mean over pairs of (z - 1 / (2 beta))²
     kto           mean over answers of weight (1 - σ(± beta (g - drift)))
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.loss.preference import dpo_loss, ipo_loss, kto_loss, preference_logits
-from asyncrl.algo.one_token import OneToken
 from asyncrl.extensions.supervised.demonstrations import Encoded
+from asyncrl.extensions.supervised.one_token import OneToken
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.policy import Extras
 from asyncrl.train.models.token_scores import Compared

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from asyncrl.algo.curation.swarm import MAX_GROUP_BYTES
+from asyncrl.extensions.swarm.curation import MAX_GROUP_BYTES
 from asyncrl.services.buffer.messages import Call, Name, Whole
 
 MAX_GROUPS = 64

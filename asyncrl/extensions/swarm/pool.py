@@ -1,4 +1,4 @@
-"""Groups that other runs share, on the first rank; see `asyncrl.algo.curation.swarm`.
+"""Groups that other runs share, on the first rank; see `asyncrl.extensions.swarm.curation`.
 
 A thread publishes a share of what has been trained and fetches what others have published, while the service answers.
 A step takes what is there and waits for nothing. As the groups to replay, the pool is part of the checkpoint and the
@@ -21,7 +21,9 @@ from typing import Any
 import torch
 import xxhash
 
-from asyncrl.algo.curation.swarm import (
+from asyncrl.data.codec import decode_group, encode_group, pack, unpack
+from asyncrl.errors import AsyncRLError, InputError
+from asyncrl.extensions.swarm.curation import (
     MAX_GROUP_BYTES,
     Offered,
     Terms,
@@ -31,8 +33,6 @@ from asyncrl.algo.curation.swarm import (
     published,
     refusal,
 )
-from asyncrl.data.codec import decode_group, encode_group, pack, unpack
-from asyncrl.errors import AsyncRLError, InputError
 from asyncrl.extensions.swarm.protocol import Arrived, SwarmService
 from asyncrl.train.loop.callbacks import StepGroups, TrainerCallback
 from asyncrl.train.step.step_batch import FurtherGroups, StepBatch

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import xxhash
 
-from asyncrl.algo.curation.swarm import Terms
 from asyncrl.config import Config
 from asyncrl.credentials import Credentials, read_credentials
 from asyncrl.data.token_extras.table import KINDS
 from asyncrl.errors import AsyncRLError, ConfigError, InputError
 from asyncrl.extensions.swarm.client import SwarmClient
+from asyncrl.extensions.swarm.curation import Terms
 from asyncrl.extensions.swarm.pool import RECORD, Quota, Swarm, SwarmPool
 from asyncrl.extensions.swarm.settings import SwarmConfig
 from asyncrl.jsonfile import read_json, write_json

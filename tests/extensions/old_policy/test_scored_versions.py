@@ -13,10 +13,10 @@ from asyncrl.data.codec import decode_group, encode_group
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.old_policy.interruption import interrupt
 from asyncrl.extensions.old_policy.sampled import Sequence
+from asyncrl.extensions.old_policy.scored_tokens import prefix_hashes
 from asyncrl.extensions.old_policy.scored_versions import Interrupting, ScoredVersions
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient
-from asyncrl.train.parts.scored_tokens import prefix_hashes
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.types import NOT_SAMPLED, Turn

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from asyncrl.algo.curation.swarm import MAX_GROUP_BYTES, Terms
 from asyncrl.data.codec import encode_group
 from asyncrl.errors import ConfigError, InputError, UnavailableError
 from asyncrl.extensions.swarm.client import SwarmClient
+from asyncrl.extensions.swarm.curation import MAX_GROUP_BYTES, Terms
 from asyncrl.extensions.swarm.messages import MAX_GROUPS
 from asyncrl.extensions.swarm.pool import Quota, SwarmPool
 from asyncrl.extensions.swarm.service import create_swarm_app

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncrl.chat.fitting import fit_messages
 from asyncrl.chat.renderer import ChatRenderer, TemplateRefused, called_names
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.extensions.agents.gateway.chat_history import ChatHistory, extend_key
+from asyncrl.extensions.agents.gateway.fitting import fit_messages
 from asyncrl.extensions.agents.gateway.recorded_episode import Episode
 from asyncrl.extensions.agents.gateway.tree import Call, token_ids
 from asyncrl.images import moved

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from asyncrl.algo.curation.swarm import (
+from asyncrl.extensions.swarm.curation import (
     MAX_EPISODES,
     Offered,
     Terms,

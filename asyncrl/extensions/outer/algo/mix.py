@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.algo.outer.mean_gradient import Arrays
+from asyncrl.extensions.outer.algo.mean_gradient import Arrays
 
 
 def mixed(local: Arrays, merged: Arrays, alpha: float) -> dict[str, np.ndarray]:

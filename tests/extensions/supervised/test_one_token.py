@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asyncrl.algo.one_token import OneToken, one_token_objective
+from asyncrl.extensions.supervised.one_token import OneToken, one_token_objective
 
 
 def test_right_tokens_count_1_and_all_others_a_tenth_against_them():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from asyncrl.train.parts.scored_tokens import ScoredTokens, prefix_hashes
+from asyncrl.extensions.old_policy.scored_tokens import ScoredTokens, prefix_hashes
 
 
 def hashes(*token_ids):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from asyncrl.algo.outer.blockwise import BLOCK, code_shape, dequantize, quantize
-from asyncrl.algo.outer.fragments import split_fragments
-from asyncrl.algo.outer.gossip import draw_pairs, gossip_step, largest_rate
-from asyncrl.algo.outer.mean_gradient import mean_gradient, pseudo_gradient
-from asyncrl.algo.outer.mix import carried_over, mixed
-from asyncrl.algo.outer.nesterov import nesterov_step
-from asyncrl.algo.outer.schedule import due_fragments
+from asyncrl.extensions.outer.algo.blockwise import BLOCK, code_shape, dequantize, quantize
+from asyncrl.extensions.outer.algo.fragments import split_fragments
+from asyncrl.extensions.outer.algo.gossip import draw_pairs, gossip_step, largest_rate
+from asyncrl.extensions.outer.algo.mean_gradient import mean_gradient, pseudo_gradient
+from asyncrl.extensions.outer.algo.mix import carried_over, mixed
+from asyncrl.extensions.outer.algo.nesterov import nesterov_step
+from asyncrl.extensions.outer.algo.schedule import due_fragments
 
 
 def f32(*values):
