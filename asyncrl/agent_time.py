@@ -26,8 +26,6 @@ SHARE = 0.65
 """The share of a step's limit, for all that the agent has started."""
 STEP_TIMEOUT_S = 30.0
 """The limit of a step where nothing says otherwise, and the environment needs no more."""
-MAX_STEP_S = 86_400.0
-"""No step may take longer."""
 LEAST_S = 0.05
 """With less nothing is started."""
 

@@ -7,8 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from asyncrl.agent_time import MAX_STEP_S
-
 SCHEDULES: dict[str, int | None] = {
     "synchronous": 0,
     "periodic": 0,
@@ -144,6 +142,10 @@ class ModelConfig(Section):
     @classmethod
     def _template_args(cls, value: dict[str, Any]) -> dict[str, Any]:
         return check_template_args(value)
+
+
+MAX_STEP_S = 86_400.0
+"""No step of a session may take longer."""
 
 
 class EnvConfig(Section):

@@ -24,7 +24,7 @@ import msgpack
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from asyncrl.agent_time import MAX_STEP_S
+from asyncrl.config_sections import MAX_STEP_S
 from asyncrl.data.codec import task_from_map, unpack
 from asyncrl.env.host import EnvHost, HostedSession
 from asyncrl.env.hosting.failures import known_class

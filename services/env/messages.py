@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from asyncrl.agent_time import MAX_STEP_S, STEP_TIMEOUT_S
+from asyncrl.agent_time import STEP_TIMEOUT_S
+from asyncrl.config_sections import MAX_STEP_S
 from asyncrl.env.protocol import Action, ToolCall
 
 

@@ -36,14 +36,8 @@ def parent():
 def roles(process=None, **sections):
     config = parse_config({"model": {"path": "m"}, "env": {"name": "gridworld"}} | sections)
     child = SimpleNamespace(popen=process)
-    parts = {
-        "buffer": child,
-        "envs": [child],
-        "engines": [child, child],
-        "workers": [child],
-        "trainer": child,
-    }
-    return SimpleNamespace(config=config, folder=Path(), token="", **parts)
+    main = SimpleNamespace(buffer=child, engines=[child, child], trainer=child)
+    return SimpleNamespace(config=config, folder=Path(), token="", main=main, envs=[child], workers=[child])
 
 
 def test_a_run_with_workers_and_ranks_has_them_as_victims():
