@@ -30,7 +30,7 @@ from typing import Any
 from acceptance.context import PART_S, STOP_S, Context, NotRun, run_part
 from acceptance.parts import PARTS
 from acceptance.phases import PHASES
-from bench.report import FAILED, NOT_RUN, PASSED, Record, as_table, describe_machine
+from bench.report import FAILED, NOT_RUN, PASSED, Omitted, Record, as_table, describe_machine
 
 from asyncrl.jsonfile import write_json
 
@@ -143,10 +143,14 @@ def _one(name: str, work: Path, result: Path) -> int:
     in_place = "" if context.gpus else "on the CPU"
     record = Record(name, FAILED, UNFINISHED)
     try:
-        for figure in _function(name)(context):
-            record.figures.append(figure)
+        for found in _function(name)(context):
+            if isinstance(found, Omitted):
+                record.omitted.append(found)
+            else:
+                record.figures.append(found)
             result.write_text(json.dumps(record.to_json()))
-        record.status, record.reason = PASSED, in_place
+        failed = [f"{one.name}: {one.reason}" for one in record.omitted if one.failed]
+        record.status, record.reason = (FAILED, "; ".join(failed)) if failed else (PASSED, in_place)
     except NotRun as reason:
         record.status, record.reason = NOT_RUN, str(reason)
     except Exception as error:
@@ -159,7 +163,8 @@ def as_line(record: Record) -> str:
     """Return a record as a line for the console."""
     figures = ", ".join(f"{one.name} {one.value:,.4g} {one.unit}".rstrip() for one in record.figures)
     text = f": {record.reason}" if record.reason else ""
-    return f"  {record.status}{text} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}"
+    omitted = "".join(f"\n    omitted: {one.name}: {one.reason}" for one in record.omitted)
+    return f"  {record.status}{text} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}{omitted}"
 
 
 def _read(path: Path | None) -> list[Record]:
