@@ -188,5 +188,5 @@ def _make_model(folder: Path, shape: dict[str, Any]) -> None:
     # A CPU takes most of a minute for the random numbers of 4B.
     on_gpu = torch.cuda.is_available()
     with torch.device("cuda" if on_gpu else "cpu"):
-        model = Qwen3ForCausalLM(config)
+        model: Any = Qwen3ForCausalLM(config)
     save(folder, model.to(torch.bfloat16) if on_gpu else model, tokenizer)

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 from acceptance.context import SMALL, WORDS, Context, metrics, summary
+from acceptance.measure import Found
 from bench.report import Figure
 
 from asyncrl.config import load_config
 from asyncrl.conflicts.weight_transfer import weight_transfers
 from asyncrl.gpus import INTERPRETER
 
-PARTS: dict[str, Callable[[Context], list[Figure]]] = {}
+PARTS: dict[str, Callable[[Context], Iterable[Found]]] = {}
 """By name, in the order in which they run: the cheapest first."""
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 MODULES = (

@@ -31,7 +31,9 @@ def vllm_rate(url: str, token: str, prompts: Prompts, tokens: int) -> float:
     from asyncrl.credentials import authorization
 
     headers = {"Content-Type": "application/json"} | authorization(token)
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/models", headers=headers), timeout=60) as it:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/v1/models", headers=headers), timeout=60
+    ) as it:
         name = json.loads(it.read())["data"][0]["id"]
 
     def complete(prompt: np.ndarray) -> int:
@@ -65,6 +67,21 @@ def our_rate(url: str, token: str, prompts: Prompts, tokens: int, name: str = "r
             await client.close()
 
     return asyncio.run(all_of_them())
+
+
+def kv_tokens(url: str, token: str) -> int:
+    """Return how many tokens an engine's KV cache holds."""
+
+    async def ask() -> int:
+        from asyncrl.services.engine.control import EngineControl
+
+        control = EngineControl(url, token)
+        try:
+            return int((await control.state())["kv_tokens"])
+        finally:
+            await control.close()
+
+    return asyncio.run(ask())
 
 
 def turn_rate(url: str, token: str, length: int, turns: int, conversations: int = 4) -> float:

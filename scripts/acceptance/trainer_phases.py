@@ -119,7 +119,7 @@ def adamw(fused: bool) -> Iterator[None]:
 
     from asyncrl.train.engine.optimizers import BUILDERS
 
-    way = {"fused": True} if fused else {"foreach": True}
+    way: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
     before = BUILDERS["adamw"]
     BUILDERS["adamw"] = lambda trained, train, settings: AdamW([one for _, one in trained], **way, **settings)
     try:
@@ -224,10 +224,12 @@ def _predicted(context: Context, name: str, more: tuple[str, ...]) -> Iterator[F
 
     config = load_config("gridworld_grpo", words(context, 4096 if context.gpus else 128, *more))
     kind = shape(context, name) | {"model_type": "qwen3", "max_position_embeddings": 65536}
-    predicted = {
-        moment: sum(item.bytes for item in items)
-        for moment, items in trainer_memory(config, measure_step(config, {"policy": kind})).items()
-    }
+    moments = trainer_memory(config, measure_step(config, {"policy": kind}))
+    predicted = {moment: sum(item.bytes for item in items) for moment, items in moments.items()}
+    # At its end the weights are there, and what the optimizer keeps of them.
+    states = ("weights", "float32 master weights")
+    loaded = sum(item.bytes for item in moments["optimizer step"] if item.name in states)
+    predicted["loading"] = max(predicted["loading"], loaded)
     path, label = str(model(context, name)), f"{name} {' '.join(more)}".strip()
 
     def load() -> Any:
@@ -251,7 +253,7 @@ def _asleep(context: Context) -> Iterator[Found]:
     from asyncrl.extensions.sleep.switch import SleepSwitch
 
     _collect()
-    by_turns = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}}
+    by_turns: dict[str, Any] = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}}
     with context.engines(
         model(context, "0.6B"), dtype(context), {"sleeping": {"max_num_seqs": 16}}, **by_turns
     ) as ((url, token),):

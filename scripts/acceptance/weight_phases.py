@@ -94,9 +94,7 @@ def _published(context: Context, name: str) -> Iterator[Found]:
         took_s = seconds(lambda: written.append(write_tensors(path, copied, {})), 1)
         yield Figure(f"{name}: written with its checksum", took_s, "s")
         ((checksum, num_bytes),) = written
-        yield Figure(
-            f"{name}: prepared", verify_weights(WeightFile(1, str(path), checksum, num_bytes)), "s"
-        )
+        yield Figure(f"{name}: prepared", verify_weights(WeightFile(1, str(path), checksum, num_bytes)), "s")
         yield Figure(
             f"{name}: read to the device", seconds(lambda: list(read_weights(path, device())), 1), "s"
         )
