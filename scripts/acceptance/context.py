@@ -27,6 +27,8 @@ SMALL = {
     "vocab_size": 4096, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True,
 }  # fmt: skip
+SHARED_KV_BYTES = 4 * 2**30
+"""The KV cache of an engine that starts beside others."""
 WORDS = 512
 """Vocabulary of models that play episodes."""
 START_S = 300.0
@@ -51,6 +53,8 @@ class Context:
     """How long it learns each time; 0 for what suits the machine."""
     kept: Path | None = None
     """Where the metrics of its runs go."""
+    share: float = 0.0
+    """Of a GPU, what each engine takes beside others that start at the same time; 0 for what it takes by itself."""
 
     @property
     def gpus(self) -> int:
@@ -78,8 +82,17 @@ class Context:
 
     def train(self, name: str, *words: str, recipe: str = "gridworld_grpo") -> Path:
         """Run a whole training run to its end; return its folder. Raises `RuntimeError` with the end of its output."""
-        self._asyncrl("train", recipe, f"run.name={name}", "run.folder=runs", *words)
+        share = [f"engine.{key}={json.dumps(value)}" for key, value in self._shared().items()]
+        self._asyncrl("train", recipe, f"run.name={name}", "run.folder=runs", *share, *words)
         return self.folder / "runs" / name
+
+    def _shared(self) -> dict[str, Any]:
+        """Return the settings of an engine that starts beside others: it must not derive its cache from what is free
+        meanwhile."""
+        if not (self.gpus and self.share):
+            return {}
+        cache = ["--kv-cache-memory-bytes", str(SHARED_KV_BYTES)]
+        return {"gpu_memory_utilization": self.share, "extra_args": cache}
 
     def resume(self, run: Path, *words: str) -> None:
         """Continue a run."""
@@ -121,7 +134,8 @@ class Context:
     ) -> Iterator[list[tuple[str, str]]]:
         """Serve a model by several engines, which start at once and take 0.4 of a GPU together; give their addresses
         and tokens. settings: of each, by its name; sections: further ones of their recipe."""
-        share = {"gpu_memory_utilization": 0.4 / len(settings)} if self.gpus else {}
+        share: dict[str, Any] = {"gpu_memory_utilization": 0.4 / len(settings)} if self.gpus else {}
+        share |= self._shared()
         with ExitStack() as stack:
             started = []
             for name, engine in settings.items():

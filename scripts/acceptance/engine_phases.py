@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acceptance.context import Context
-from acceptance.measure import Found, dtype, model, tried
+from acceptance.measure import EAGER, Found, dtype, model, tried
 from acceptance.rates import (
     Talk,
     kv_tokens,
@@ -68,8 +68,7 @@ def cached_turns(context: Context) -> Iterator[Found]:
             "max_model_len": length + 216 * turns + 32,
             "max_num_seqs": 8,
             "extra_args": [
-                "--block-size", str(size), "--prefix-caching-hash-algo", hash_name, "--enforce-eager",
-                *cache,
+                "--block-size", str(size), "--prefix-caching-hash-algo", hash_name, *EAGER, *cache,
             ],
             **share,
         }

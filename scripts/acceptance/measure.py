@@ -37,6 +37,8 @@ TRAINED: dict[str, tuple[str, ...]] = {"0.6B": (), "1.7B": (), "4B": ("lora.rank
 """How each is trained."""
 ROUNDS = 3
 NEEDS_CUDA = "needs CUDA"
+EAGER = ["--enforce-eager"]
+"""Arguments of engines whose sampling is not measured: they start sooner without graphs."""
 
 
 def tried(name: str, measure: Callable[[], Iterable[Found]]) -> Iterator[Found]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from acceptance.context import Context
 from acceptance.measure import (
+    EAGER,
     GIB,
     NEEDS_CUDA,
     TRAINED,
@@ -255,7 +256,10 @@ def _asleep(context: Context) -> Iterator[Found]:
     _collect()
     by_turns: dict[str, Any] = {"placement": {"sleep": True}, "train": {"schedule": "synchronous"}}
     with context.engines(
-        model(context, "0.6B"), dtype(context), {"sleeping": {"max_num_seqs": 16}}, **by_turns
+        model(context, "0.6B"),
+        dtype(context),
+        {"sleeping": {"max_num_seqs": 16, "extra_args": EAGER}},
+        **by_turns,
     ) as ((url, token),):
         switch = SleepSwitch([url], token, 60.0)
         for when in ("first", "again"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 from acceptance.context import Context
 from acceptance.measure import (
+    EAGER,
     NEEDS_CUDA,
     QWEN3,
     Found,
@@ -28,6 +30,7 @@ from bench.report import Figure, Omitted
 
 ELEMENTS = {"0.6B": 596e6, "1.7B": 1720e6, "4B": 4022e6}
 """Parameters of the shapes."""
+SHARED = Path("/dev/shm")
 TENSORS = 64
 """So many a version is made of."""
 
@@ -39,12 +42,13 @@ def copy_rates(context: Context) -> Iterator[Found]:
     where, size = device(), 2**30 if context.gpus else 2**26
     source = torch.ones(size, dtype=torch.uint8, device=where)
     reused = torch.empty(size, dtype=torch.uint8)
-    with _shared_memory() as folder:
+    with _shared_memory(size) as folder:
+        memory = "shared memory" if folder.is_relative_to(SHARED) else "a file"
         mapped = _mapped(folder / "copied", size)
         kinds: dict[str, Callable[[], Any]] = {
             "fresh pages": lambda: source.to("cpu", copy=True),
             "reused pages": lambda: reused.copy_(source),
-            "shared memory": lambda: mapped.copy_(source),
+            memory: lambda: mapped.copy_(source),
         }
         if context.gpus:
             pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
@@ -60,9 +64,9 @@ def copy_rates(context: Context) -> Iterator[Found]:
         if context.gpus:
             with registered(mapped):
                 for way, work in both.items():
-                    yield Figure(f"{way}, registered shared memory", size / seconds(work) / 1e9, "GB/s")
+                    yield Figure(f"{way}, registered {memory}", size / seconds(work) / 1e9, "GB/s")
         else:
-            yield from (Omitted(f"{way}, registered shared memory", NEEDS_CUDA) for way in both)
+            yield from (Omitted(f"{way}, registered {memory}", NEEDS_CUDA) for way in both)
         yield Figure("to the device, pageable", size / seconds(lambda: source.copy_(reused)) / 1e9, "GB/s")
 
 
@@ -83,7 +87,7 @@ def _published(context: Context, name: str) -> Iterator[Found]:
     tensors = [(f"w{n}", torch.ones(each, dtype=torch.bfloat16, device=device())) for n in range(TENSORS)]
     size = TENSORS * each * 2
     yield Figure(f"{name}: version", size / 1e9, "GB")
-    with _shared_memory() as folder:
+    with _shared_memory(size) as folder:
         copied: dict[str, torch.Tensor] = {}
         host = HostCopies()
         # Into pinned memory on a GPU. What is in host memory already is copied here as on the trainer's host.
@@ -127,7 +131,11 @@ def _into_an_engine(context: Context) -> Iterator[Found]:
     from asyncrl.weights.files import read_weights, write_weights
 
     path = model(context, "0.6B")
-    with _shared_memory() as folder, context.engine(path, dtype(context), weights=folder) as (url, token):
+    size = 2 * (path / "model.safetensors").stat().st_size
+    with (
+        _shared_memory(size) as folder,
+        context.engine(path, dtype(context), weights=folder, extra_args=EAGER) as (url, token),
+    ):
         for version, when in enumerate(("first", "again"), start=1):
             tensors = read_weights(path / "model.safetensors", device())
             file = write_weights(folder, version, tensors, epoch=1)
@@ -183,7 +191,7 @@ def _over_a_group(context: Context) -> Iterator[Found]:
     backend = choose_backend([device_name(where)])
     assert backend == ("gloo" if where.type == CPU else "nccl")
     size = int(2 * ELEMENTS["0.6B"]) if context.gpus else 2**25
-    with _shared_memory() as folder, listening("127.0.0.1") as listener:
+    with _shared_memory(2 * size) as folder, listening("127.0.0.1") as listener:
         place = GroupPlace("acceptance", "127.0.0.1", listener.getsockname()[1], 0, 1, backend, 30.0)
         start = time.perf_counter()
         group = Group(place, where, listener)
@@ -250,10 +258,10 @@ def registered(tensor: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _shared_memory() -> Iterator[Path]:
-    """Give a folder in shared memory, where there is any."""
-    shared = "/dev/shm" if Path("/dev/shm").is_dir() and os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="asyncrl-acceptance-", dir=shared) as folder:
+def _shared_memory(size: int) -> Iterator[Path]:
+    """Give a folder in shared memory, or on a disk where that has not so many bytes."""
+    there = SHARED.is_dir() and os.access(SHARED, os.W_OK) and shutil.disk_usage(SHARED).free > size
+    with tempfile.TemporaryDirectory(prefix="asyncrl-acceptance-", dir=SHARED if there else None) as folder:
         yield Path(folder)
 
 
