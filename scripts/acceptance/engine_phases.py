@@ -92,7 +92,7 @@ def kept_cache(context: Context) -> Iterator[Found]:
     from asyncrl.weights.files import read_weights, write_weights
 
     number, length, tokens = (16, 16384, 32) if context.gpus else (2, 256, 16)
-    before_s, after_s, window_s = (3.0, 8.0, 1.0) if context.gpus else (4.0, 12.0, 3.0)
+    before_s, after_s, window_s = (3.0, 5.0, 1.0) if context.gpus else (4.0, 12.0, 3.0)
     path, longest = model(context, "0.6B"), length + 64 * tokens
     with tempfile.TemporaryDirectory(prefix="asyncrl-acceptance-") as folder:
         engine: dict[str, Any] = {"max_num_seqs": number, "max_model_len": longest}

@@ -25,7 +25,7 @@ ENDED_S = 90.0
 POLL_S = 0.25
 HELD_OUT = 200
 """Problems that are played before and after."""
-ON_A_GPU = ("model.dtype=bfloat16", "engine.max_num_seqs=256", f"eval.tasks={HELD_OUT}")
+ON_A_GPU = ("model.dtype=bfloat16", "run.threads=0", "engine.max_num_seqs=256", f"eval.tasks={HELD_OUT}")
 ON_A_CPU = (
     "run.threads=1", "sft.steps=2", "sft.heldout_rows=4", "rollout.group_size=2", "buffer.groups_per_step=2",
     "eval.tasks=4", "train.micro_batch_tokens=1024", "engine.max_num_seqs=16",

@@ -66,13 +66,13 @@ def _preset(context: Context, preset: str) -> Iterator[Found]:
 Phase = Callable[[Context], Iterator[Found]]
 PHASES: dict[str, tuple[float, Phase]] = {
     "copy_rates": (15, copy_rates),
-    "trainer_matrix": (150, trainer_matrix),
+    "trainer_matrix": (145, trainer_matrix),
     "publish_breakdown": (70, publish_breakdown),
     "decode_calibration": (75, decode_calibration),
     "cached_turns": (60, cached_turns),
-    "kept_cache": (50, kept_cache),
-    "predicted_memory": (60, predicted_memory),
+    "kept_cache": (65, kept_cache),
+    "predicted_memory": (55, predicted_memory),
     "one_rank": (20, one_rank),
-    "never_run": (90, never_run),
+    "never_run": (85, never_run),
 }
 """Seconds that each may take, and what it does, in the order in which they run."""

@@ -148,12 +148,11 @@ class _Trainer:
         from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
         from testing.step_memory import live_bytes
 
+        # It may be made first, on the device.
+        path = str(model(context, name))
         _collect()
         self._context, self._name, self._before = context, name, live_bytes()
-        config, path = (
-            load_config("gridworld_grpo", words(context, 128, *TRAINED[name])),
-            str(model(context, name)),
-        )
+        config = load_config("gridworld_grpo", words(context, 128, *TRAINED[name]))
         self._objective = build_objective(config.algo)
         self._engine = TrainEngine(
             load_trained(config, self._objective, path), config.train, config.model.dtype

@@ -187,7 +187,8 @@ def _over_a_group(context: Context) -> Iterator[Found]:
         send_file,
     )
 
-    where = torch.device(device())
+    # Streams are made on a numbered device.
+    where = torch.device("cuda", torch.cuda.current_device()) if context.gpus else torch.device(CPU)
     backend = choose_backend([device_name(where)])
     assert backend == ("gloo" if where.type == CPU else "nccl")
     size = int(2 * ELEMENTS["0.6B"]) if context.gpus else 2**25
