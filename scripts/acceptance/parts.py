@@ -9,23 +9,23 @@ import importlib.util
 import os
 import re
 import time
-import urllib.request
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from acceptance.context import SMALL, WORDS, Context, metrics, summary
+from acceptance.measure import Found, tried
 from bench.report import Figure
 
 from asyncrl.config import load_config
 from asyncrl.conflicts.weight_transfer import weight_transfers
 from asyncrl.gpus import INTERPRETER
 
-PARTS: dict[str, Callable[[Context], list[Figure]]] = {}
+Part = TypeVar("Part", bound=Callable[[Context], Iterable[Found]])
+PARTS: dict[str, Callable[[Context], Iterable[Found]]] = {}
 """By name, in the order in which they run: the cheapest first."""
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 MODULES = (
@@ -70,7 +70,7 @@ MOST_FUSED_ERROR = 1e-5
 MOST_FUSED_ERROR_BFLOAT16 = 0.01
 
 
-def part(function: Callable[[Context], list[Figure]]) -> Callable[[Context], list[Figure]]:
+def part(function: Part) -> Part:
     """Register a part under its function's name."""
     PARTS[function.__name__] = function
     return function
@@ -238,12 +238,28 @@ def fused_logprobs(context: Context) -> list[Figure]:
 @part
 def presets(context: Context) -> list[Figure]:
     """Every `algo.preset` takes a step, with its critic, reference, teacher and earlier policies."""
+    from asyncrl.algo.presets import known_presets
+
+    failed = []
+    for preset in sorted(known_presets()):
+        try:
+            problem = take_step(context, preset)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            failed.append(f"{preset}: {problem}")
+    figures = [Figure("presets", len(known_presets()))]
+    _check(not failed, "; ".join(failed), figures)
+    return figures
+
+
+def take_step(context: Context, preset: str) -> str:
+    """Have a small model take a step of a preset; return what was wrong with it, "" if nothing was."""
     import math
 
     from acceptance.groups import groups
 
     from asyncrl.algo.objective import build_objective
-    from asyncrl.algo.presets import known_presets
     from asyncrl.config import parse_config
     from asyncrl.train.engine.deepspeed_engine import TrainEngine
     from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
@@ -252,31 +268,23 @@ def presets(context: Context) -> list[Figure]:
     from asyncrl.train.step.step_batch import build_step_batch
     from asyncrl.train.step.step_settings import StepSettings
 
-    model, failed = str(context.model(**SMALL | {"vocab_size": WORDS})), []
+    model = str(context.model(**SMALL | {"vocab_size": WORDS}))
     batch = build_step_batch(groups(WORDS), 0, 0)
-    for preset in sorted(known_presets()):
-        config = parse_config(
-            {
-                "model": {"path": model}, "env": {"name": "gridworld"}, "algo": {"preset": preset},
-                "teacher": {"path": "self" if preset == "sdpo" else model}, "train": {"zero_stage": 1},
-            }
-        )  # fmt: skip
-        objective = build_objective(config.algo)
-        try:
-            engine = TrainEngine(load_trained(config, objective, model), config.train, "float32")
-            auxiliary = load_auxiliary_models(config, objective, engine, model)
-            auxiliary.before_run(engine, 0)
-            settings, controls = StepSettings.of(config), make_controls(config, objective)
-            report = train_step(engine, objective, auxiliary, batch, settings, 1e-4, controls)
-            auxiliary.after_step(engine, 1, report.metrics)
-        except Exception as error:
-            failed.append(f"{preset}: {type(error).__name__}: {error}")
-            continue
-        if report.skipped or not math.isfinite(report.metrics["grad_norm"]):
-            failed.append(f"{preset}: {report.skipped or report.metrics}")
-    figures = [Figure("presets", len(known_presets()))]
-    _check(not failed, "; ".join(failed), figures)
-    return figures
+    config = parse_config(
+        {
+            "model": {"path": model}, "env": {"name": "gridworld"}, "algo": {"preset": preset},
+            "teacher": {"path": "self" if preset == "sdpo" else model}, "train": {"zero_stage": 1},
+        }
+    )  # fmt: skip
+    objective = build_objective(config.algo)
+    engine = TrainEngine(load_trained(config, objective, model), config.train, "float32")
+    auxiliary = load_auxiliary_models(config, objective, engine, model)
+    auxiliary.before_run(engine, 0)
+    settings, controls = StepSettings.of(config), make_controls(config, objective)
+    report = train_step(engine, objective, auxiliary, batch, settings, 1e-4, controls)
+    auxiliary.after_step(engine, 1, report.metrics)
+    good = not report.skipped and math.isfinite(report.metrics["grad_norm"])
+    return "" if good else report.skipped or str(report.metrics)
 
 
 @part
@@ -378,55 +386,16 @@ def logprobs_bfloat16(context: Context) -> list[Figure]:
 @part
 def engine_throughput(context: Context) -> list[Figure]:
     """Sampled tokens a second through vLLM's own route and through ours, on one engine."""
-    import json
-
-    from asyncrl.credentials import authorization
-    from asyncrl.generation import GenerateRequest
-    from asyncrl.services.engine.client import EngineClient
+    from acceptance.rates import our_rate, vllm_rate
 
     count, tokens = (128, 256) if context.gpus else (16, 32)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, WORDS, 64).astype(np.int32) for _ in range(count)]
-
-    def complete(url: str, token: str, model: str, prompt: np.ndarray) -> int:
-        body = {
-            "model": model, "prompt": prompt.tolist(), "max_tokens": tokens, "ignore_eos": True, "logprobs": 1,
-        }  # fmt: skip
-        request = urllib.request.Request(
-            f"{url}/v1/completions", json.dumps(body).encode(),
-            {"Content-Type": "application/json"} | authorization(token),
-        )  # fmt: skip
-        with urllib.request.urlopen(request, timeout=300) as reply:
-            return json.loads(reply.read())["usage"]["completion_tokens"]
-
-    def plain(url: str, token: str) -> float:
-        request = urllib.request.Request(f"{url}/v1/models", headers=authorization(token))
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            model = json.loads(reply.read())["data"][0]["id"]
-        start = time.perf_counter()
-        with ThreadPoolExecutor(count) as pool:
-            done = sum(pool.map(lambda prompt: complete(url, token, model, prompt), prompts))
-        return done / (time.perf_counter() - start)
-
-    async def ours(url: str, token: str) -> float:
-        client = EngineClient(url, token)
-        try:
-            start = time.perf_counter()
-            answers = await asyncio.gather(
-                *(
-                    client.generate(GenerateRequest(f"r{i}", prompt, tokens))
-                    for i, prompt in enumerate(prompts)
-                )
-            )
-            return sum(len(answer.token_ids) for answer in answers) / (time.perf_counter() - start)
-        finally:
-            await client.close()
-
     dtype = "bfloat16" if context.gpus else "float32"
-    with context.engine(context.model(), dtype, max_num_seqs=count) as (url, token):
-        plain(url, token), asyncio.run(ours(url, token))
-        rates = [(plain(url, token), asyncio.run(ours(url, token))) for _ in range(3)]
-    theirs, own = (sorted(column)[1] for column in zip(*rates, strict=True))
+    with context.engine(context.model(), dtype, max_num_seqs=count) as served:
+        both = [(vllm_rate(*served, prompts, tokens), our_rate(*served, prompts, tokens)) for _ in range(4)]
+    # The first ones compile.
+    theirs, own = (sorted(column)[1] for column in zip(*both[1:], strict=True))
     return [
         Figure("vLLM's route", theirs, "tokens/s"), Figure("our route", own, "tokens/s"),
         Figure("ours over vLLM's", own / theirs),
@@ -497,19 +466,17 @@ def placement_split(context: Context) -> list[Figure]:
 
 
 @part
-def features(context: Context) -> list[Figure]:
+def features(context: Context) -> Iterator[Found]:
     """Runs of three steps with what only GPUs have, or have in a form of their own."""
     context.need_gpus(1)
-    figures, failed = [], []
-    for name, words in GPU_RUNS.items():
-        try:
-            run = context.train(f"{name}-{time.time_ns()}", *TINY, *words)
-        except RuntimeError as error:
-            failed.append(f"{name}: {error}")
-            continue
-        figures.append(Figure(f"{name}: training", summary(run)["train_wall_s"], "s"))
-    _check(not failed, "; ".join(failed), figures)
-    return figures
+    for name in GPU_RUNS:
+        yield from tried(name, partial(feature, context, name))
+
+
+def feature(context: Context, name: str) -> Iterator[Found]:
+    """Yield the seconds of training of one of `GPU_RUNS`."""
+    run = context.train(f"{name}-{time.time_ns()}", *TINY, *GPU_RUNS[name])
+    yield Figure(f"{name}: training", summary(run)["train_wall_s"], "s")
 
 
 @part

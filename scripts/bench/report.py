@@ -30,6 +30,16 @@ class Figure:
     unit: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Omitted:
+    """What a part was to measure and did not."""
+
+    name: str
+    reason: str
+    failed: bool = False
+    """Whether it was tried; otherwise this machine has not what it takes."""
+
+
 @dataclass(slots=True)
 class Record:
     """What became of one part of a check."""
@@ -40,6 +50,8 @@ class Record:
     reason: str = ""
     """Why it failed or was not run, or what was run in its place."""
     figures: list[Figure] = field(default_factory=list)
+    omitted: list[Omitted] = field(default_factory=list)
+    """What of the part was not measured, and why."""
     wall_s: float = 0.0
     date: str = ""
     machine: str = ""
@@ -50,7 +62,8 @@ class Record:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Record:
         """Return what `to_json` described."""
-        return cls(**data | {"figures": [Figure(**figure) for figure in data["figures"]]})
+        omitted = [Omitted(**one) for one in data.get("omitted", ())]
+        return cls(**data | {"figures": [Figure(**one) for one in data["figures"]], "omitted": omitted})
 
 
 def describe_machine() -> str:
