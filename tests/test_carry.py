@@ -93,6 +93,7 @@ def test_a_model_and_its_rows_come_by_calls_of_their_own(carry, tmp_path, monkey
 
     monkeypatch.setattr(carry, "download", download)
     monkeypatch.setattr(carry, "write", write)
+    monkeypatch.setattr(carry, "tree_size", lambda: 22.0)
     carry.main([str(tmp_path / "out"), "--only", "some-model==1.0", "--file", str(rows)])
     carry.main([str(tmp_path / "out")])
     (content, limit, run), (_, _, usual) = written
