@@ -79,7 +79,28 @@ def test_states_are_divided_over_ranks_as_the_stage_says():
     assert [of(stage, 4).states for stage in (0, 1, 2)] == [14000, 2000 + 3000, 2000 + 3000]
     assert [of(stage, 4).gradients for stage in (1, 2)] == [2000, 500]
     # A quarter of the weights, and all of them gathered.
-    assert of(3, 4).weights == 500 + 2000 and of(3, 1).weights == 2000
+    assert (of(3, 4).weights, of(3, 4).gathered) == (500, 2000)
+    assert (of(3, 1).weights, of(3, 1).gathered) == (2000, 0)
+
+
+def test_small_parameters_stay_gathered():
+    size = Size(1000, 1000, 2000, 2000, 8000, persistent=100)
+    zero = {"zero_optimization": {"stage": 3, "reduce_bucket_size": 10}, "bf16": {"enabled": True}}
+    found = kept(size, zero, 4)
+    assert (found.weights, found.gathered) == (500 + 100, 1900)
+    assert kept(size, zero, 1).weights == 2000
+
+
+def test_what_a_step_leaves_behind_is_there_in_passes_without_gradient():
+    size = Size(1000, 1000, 2000, 2000, 8000)
+    sums = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+
+    def between(stage):
+        zero = {"stage": stage, "reduce_bucket_size": 10}
+        return kept(size, {**sums, "zero_optimization": zero, "communication_data_type": "fp32"}, 4).between
+
+    # Stage 1 has all gradients in float32, stage 3 a quarter of them and the bucket.
+    assert [between(stage) for stage in (1, 2, 3)] == [4000, 0, 1000 + 40]
 
 
 def test_what_is_offloaded_counts_in_host_memory():
@@ -90,11 +111,10 @@ def test_what_is_offloaded_counts_in_host_memory():
         found = kept(size, {"zero_optimization": zero, "bf16": {"enabled": True}}, 4)
         return [found.weights, found.master, found.moments, found.gradients, found.step, found.host]
 
-    assert of() == [2500, 1000, 2000, 1000, 3000, 0]
+    assert of() == [500, 1000, 2000, 1000, 2000, 0]
     # Master, moments and gradients.
-    assert of("optimizer") == [2500, 0, 0, 0, 0, 4000]
-    # The weights that are gathered stay.
-    assert of("optimizer", "param") == [2000, 0, 0, 0, 0, 4500]
+    assert of("optimizer") == [500, 0, 0, 0, 0, 4000]
+    assert of("optimizer", "param") == [0, 0, 0, 0, 0, 4500]
 
 
 def test_what_is_offloaded_to_files_is_named_so(tiny_model):
@@ -190,7 +210,9 @@ def test_frozen_weights_are_loaded_once_and_trained_ones_copied():
     adapter = Size(parameters=1000, trained=10, bytes=2000, trained_bytes=20, moments=80)
     whole = Size(1000, 1000, 2000, 2000, 8000)
     zero = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 10}, "bf16": {"enabled": True}}
-    assert [kept(size, zero, 1).loading for size in (adapter, whole)] == [2020, 4000]
+    # Then the flat copies are the weights, and beside them are float32 masters and gradients.
+    assert [kept(size, zero, 4).loading for size in (adapter, whole)] == [2020, 4000]
+    assert kept(whole, zero, 1).loading == 2000 + 4000 + 4000
 
 
 def test_a_fused_optimizer_keeps_no_roots_of_second_moments():
