@@ -459,13 +459,17 @@ def _remedies(prediction: Prediction) -> dict[str, list[list[str]]]:
     if engine_is_short:
         shares += [[f"{UTILIZATION}=0.6"], [f"{UTILIZATION}=0.9"]]
     adapter = [] if config.lora.rank else [["lora.rank=32"]]
-    turns = [["placement.sleep=true", "train.schedule=synchronous"]]
+    by_turns = ["placement.sleep=true", "train.schedule=synchronous", "buffer.max_staleness=0"]
+    if config.engine.weight_transfer != "shared_file":
+        by_turns.append("engine.weight_transfer=shared_file")
+    turns = [] if config.placement.sleep is True else [by_turns]
     offload = [
         [f"train.offload={kind}", "train.zero_stage=3"]
         for kind in ("optimizer", "parameters")
         if train.offload != kind and train.optimizer != "adamw_8bit"
     ]
     more = _more_ranks(prediction) + (_more_parallel(prediction) if engine_is_short else [])
+    more += [_together([*words, *by_turns]) for words in more]
     # First what a user of few GPUs does, then what takes more of them or is slow, last what changes the task.
     return {
         TIME: free,

@@ -1,6 +1,7 @@
 """What a run takes on its GPUs, and what is said where it is too much."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from asyncrl.extensions.planning.command import parse_size
 from asyncrl.extensions.planning.engine_memory import engine_memory
 from asyncrl.extensions.planning.load import load_for_gpus
 from asyncrl.extensions.planning.machine import choose
-from asyncrl.extensions.planning.predict import Planner
+from asyncrl.extensions.planning.predict import PASSES, Item, Planner, PolicyMemory, _remedies
 from asyncrl.extensions.planning.states import Size, kept
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.extensions.planning.training import measure_step
@@ -161,6 +162,100 @@ def test_an_adapter_and_offloading_are_named_where_they_make_a_run_fit():
     fits = planner.predict(load_for_gpus(SMALL, [*words, *offloaded]))
     # Master, moments and gradients in float32.
     assert fits.fits and 16 * 596_049_920 in fits.host.values()
+
+
+@pytest.fixture
+def steps_of_known_size(monkeypatch, tmp_path):
+    """Steps take what was measured once of rows of 4,096 tokens: what is tested is what follows."""
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path))
+
+    def measured(config, shapes):
+        parameters = PARAMETERS[config.model.path]
+        trained = config.lora.rank * 2_100_000 or parameters
+        rows = config.train.micro_batch_tokens / 16384
+        activations = Activations(int(rows * parameters * 1.3), 0)
+        weights = 2 * (parameters + (trained if config.lora.rank else 0))
+        size = Size(parameters, trained, weights, 2 * trained, 8 * trained)
+        return StepMemory(size, before_gradients=activations, with_gradients=activations)
+
+    monkeypatch.setattr("asyncrl.extensions.planning.training.measure_step", measured)
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "gpus", "hints"),
+    [
+        ("Qwen/Qwen3-4B", 24, 1, ["lora.rank", "train.offload"]),
+        ("Qwen/Qwen3-8B", 48, 1, ["lora.rank", "train.offload"]),
+        # Four of them: the same is named first. All weights of 8B fit on them by turns.
+        ("Qwen/Qwen3-4B", 24, 4, ["lora.rank", "train.offload"]),
+        ("Qwen/Qwen3-8B", 48, 4, ["lora.rank", "train.ranks", "train.offload"]),
+    ],
+)
+def test_an_adapter_is_named_before_more_gpus_and_host_memory(steps_of_known_size, model, gib, gpus, hints):
+    planner = Planner(gib * GIB, gpus)
+    found = planner.advise(planner.predict(load_for_gpus(SMALL, [f"model.path={model}"])))
+    named = [found.advice, *found.others]
+    keys = ("lora.rank", "train.ranks", "train.offload", "placement.sleep")
+    assert [
+        next(key for key in keys if any(w.startswith(f"{key}=") for w in words)) for words in named
+    ] == hints
+    for words in named:
+        assert planner.predict(load_for_gpus(SMALL, [f"model.path={model}", *words])).fits
+
+
+def test_hints_come_in_the_order_that_helps_with_few_gpus(steps_of_known_size):
+    words = ["model.path=Qwen/Qwen3-8B", "train.gradient_checkpointing=false"]
+    remedies = _remedies(Planner(48 * GIB, 4).predict(load_for_gpus(SMALL, words)))
+    assert list(remedies) == ["time", "adapter", "turns", "share", "ranks", "offload", "context"]
+    assert remedies["time"] == [["train.gradient_checkpointing=true"], ["train.micro_batch_tokens=4096"]]
+    assert remedies["adapter"] == [["lora.rank=32"]]
+    turns = ["placement.sleep=true", "train.schedule=synchronous", "buffer.max_staleness=0"]
+    assert remedies["turns"] == [turns]
+    # A turn leaves half of the context to the prompt; rows are no longer than contexts.
+    assert remedies["context"] == [["engine.max_model_len=2048", "train.micro_batch_tokens=2048"]]
+
+
+def test_memory_by_turns_and_a_smaller_share_are_named_before_more_gpus(steps_of_known_size):
+    # What all weights of 0.6 billion parameters take leaves an engine of 30 % no room.
+    words = ["engine.gpu_memory_utilization=0.6"]
+    planner = Planner(21 * GIB, 4)
+    found = planner.advise(
+        planner.predict(load_for_gpus(SMALL, [*words, "placement.trainer=[0]", "placement.engines=[0]"]))
+    )
+    assert not found.fits
+    firsts = [named[0].partition("=")[0] for named in (found.advice, *found.others)]
+    assert firsts == ["lora.rank", "placement.sleep", "engine.gpu_memory_utilization"]
+
+
+def test_the_version_before_counts_where_ranks_hold_whole_weights(steps_of_known_size):
+    def predicted(*words, gib=80):
+        return Planner(gib * GIB, 1).predict(load_for_gpus(SMALL, ["train.micro_batch_tokens=4096", *words]))
+
+    name = "version before, for the check"
+    weights = 2 * PARAMETERS["Qwen/Qwen3-0.6B"]
+    shared, alone = predicted(), predicted("train.max_logp_error=0")
+    assert not shared.notes and not alone.notes
+    memory = PolicyMemory(
+        load_for_gpus(SMALL), {PASSES: [Item("weights", 5)], "forward and backward": [Item("weights", 6)]},
+        shared.engine, weights, 0, 0,
+    )  # fmt: skip
+    assert memory.version_before == weights and memory.moment(checked=False) == "forward and backward"
+    assert memory.moment(checked=True) == PASSES and Item(name, weights) in memory.rank(False, checked=True)
+    for words in (["train.zero_stage=3"], ["buffer.max_staleness=0"], ["train.max_logp_error=0"]):
+        assert replace(memory, config=load_for_gpus(SMALL, words)).version_before == 0
+
+
+def test_a_plan_says_that_the_check_of_the_version_before_will_be_left_out(steps_of_known_size, capsys):
+    # Of 24 GiB the engine takes 0.6, the trainer 7.8 GiB between its passes: twice 1.1 GiB are not free.
+    words = [SMALL, "train.micro_batch_tokens=4096", "engine.gpu_memory_utilization=0.6", "--gpu", "24GiB"]
+    run(*words)
+    said = capsys.readouterr().out
+    assert (
+        "note: GPU 0: log-probabilities of tokens that an earlier version sampled will not be checked" in said
+    )
+    assert "twice 1.1 GiB" in said and "train.zero_stage=3 needs none" in said
+    run(*words, "train.zero_stage=3")
+    assert "note:" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
