@@ -114,7 +114,9 @@ class Prediction:
 
     @property
     def notes(self) -> list[str]:
-        """What the run leaves out, with the reason."""
+        """What a run that fits leaves out, with the reason."""
+        if not self.fits:
+            return []
         return [f"GPU {_range(device.gpus)}: {note}" for device in self.devices for note in device.notes]
 
     @property
@@ -561,13 +563,9 @@ def _fill(
             item for number in every for item in trainers[number].rank(number not in working, checked[number])
         ]
         served = [item for one in engines for item in one.one_engine(asleep=asleep)]
-        when = (
-            trainers[working[0]].moment(checked[working[0]])
-            if working
-            else "the engines' turn"
-            if trainers
-            else ""
-        )
+        when = "the engines' turn" if trainers else ""
+        if working:
+            when = trainers[working[0]].moment(checked[working[0]])
         states.append((when, _added([*ranks, *served, contexts])))
     device.moment, device.items = max(states, key=lambda state: sum(item.bytes for item in state[1]))
     for one in engines:

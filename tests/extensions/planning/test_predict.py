@@ -246,15 +246,19 @@ def test_the_version_before_counts_where_ranks_hold_whole_weights(steps_of_known
 
 
 def test_a_plan_says_that_the_check_of_the_version_before_will_be_left_out(steps_of_known_size, capsys):
-    # Of 24 GiB the engine takes 0.6, the trainer 7.8 GiB between its passes: twice 1.1 GiB are not free.
-    words = [SMALL, "train.micro_batch_tokens=4096", "engine.gpu_memory_utilization=0.6", "--gpu", "24GiB"]
-    run(*words)
+    # Each of four ranks has a quarter of the states, and could not hold all weights again.
+    words = ["train.ranks=4", "engine.gpu_memory_utilization=0.6", "train.micro_batch_tokens=4096"]
+    most = Planner(80 * GIB, 5).predict(load_for_gpus(SMALL, words)).devices[0].bytes
+    size = f"{most // 2**20 + 100}MiB"
+    run(SMALL, *words, "--gpu", size, "--gpus", "5")
     said = capsys.readouterr().out
     assert (
-        "note: GPU 0: log-probabilities of tokens that an earlier version sampled will not be checked" in said
+        "note: GPU 0 to 3: log-probabilities of tokens that an earlier version sampled will not be checked"
+        in said
     )
-    assert "twice 1.1 GiB" in said and "train.zero_stage=3 needs none" in said
-    run(*words, "train.zero_stage=3")
+    assert "twice 1.1 GiB" in said and "train.zero_stage=3 needs none" in said and "fits: at most" in said
+    # With three times as much memory they are.
+    run(SMALL, *words, "--gpu", f"{3 * most // 2**20}MiB", "--gpus", "5")
     assert "note:" not in capsys.readouterr().out
 
 
