@@ -196,7 +196,9 @@ def run_script(folder, site, nodes=2, gpus=0):
     # To a file: what is started again holds its output a moment longer.
     with open(folder / "output", "wb") as output:
         command = ["bash", str(script), "r.json"]
-        code = subprocess.run(command, cwd=folder, env=env, stdout=output, stderr=output, check=False)
+        code = subprocess.run(
+            command, cwd=folder, env=env, stdout=output, stderr=output, check=False, timeout=100
+        )
     assert code.returncode == 0, (folder / "output").read_text()
     return sorted(calls.read_text().splitlines())
 
@@ -230,7 +232,7 @@ def test_apptainer_starts_the_container_inside_of_a_step(tmp_path):
 
 
 def test_without_a_container_the_run_starts_the_steps_itself(tmp_path):
-    assert run_script(tmp_path, SlurmSite()) == ["asyncrl train r.json run.name=run --on slurm"]
+    assert run_script(tmp_path, SlurmSite(), nodes=1) == ["asyncrl train r.json run.name=run --on slurm"]
 
 
 def test_a_container_of_a_site_file_is_checked(tmp_path):
