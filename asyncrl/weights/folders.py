@@ -67,14 +67,27 @@ def check_staged_room(config: Config, model: Path, folder: Path) -> None:
     if not has_own_copies(config) or config.lora.rank:
         return
     needed = STAGED_COPIES * published_bytes(model, config.model.dtype)
-    there = {(found := path.stat()).st_ino: found.st_size for path in folder.rglob("*") if path.is_file()}
-    room = shutil.disk_usage(folder).free + sum(there.values())
+    room = room_of(folder)
     if needed > room:
         raise ConfigError(
             f"engine.weights_dir: {folder.parent} on {platform.node()} has room for {room / 2**30:.2f} GiB and its "
             f"engines need {needed / 2**30:.2f} GiB there, {STAGED_COPIES} copies of the weights; name a folder with "
             "more room, or enlarge it (docker run --shm-size)"
         )
+
+
+def room_of(folder: Path) -> int:
+    """Return the bytes that there are for a folder of weights: what is in it already counts."""
+    there = 0
+    seen = set()
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            if path.is_file() and found.st_ino not in seen:
+                seen.add(found.st_ino)
+                there += found.st_size
+    parent = next(place for place in (folder, *folder.parents) if place.is_dir())
+    return shutil.disk_usage(parent).free + there
 
 
 def remove_weights(folder: Path, claim: IO[str] | None = None) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.profiler import ProfilerActivity, profile
 
-from asyncrl.algo.objective import build_objective
+from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config
 from asyncrl.extensions.planning.training import longest_rows
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
@@ -53,7 +52,8 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 
 
 def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]:
-    """Train three steps of two micro-batches; return the peaks of the parts of the second or third, whichever is less.
+    """Load a model, and train three steps of two micro-batches on each rank, with several ranks four; return the peak
+    of the loading, and those of the parts of the steps but the first, whichever is least.
 
     The profiler does not see what another thread frees, as that of a collective may on a busy CPU: what is measured
     of that step from then on is too high, never too low.
@@ -61,35 +61,34 @@ def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]
     gc.collect()
     before = live_bytes()
     objective = build_objective(config.algo)
-    engine = TrainEngine(load_trained(config, objective, model), config.train, config.model.dtype)
+    engine, loading = _loaded(config, objective, model)
     auxiliary = load_auxiliary_models(config, objective, engine, model)
     one = longest_rows(config, vocab_size)
     # Rows of two groups count apart, equal though they are.
-    group = torch.arange(2).repeat_interleave(len(one.trajectories))
-    batch = dataclasses.replace(one, trajectories=one.trajectories * 2, group=group)
+    group = torch.arange(2 * engine.num_ranks).repeat_interleave(len(one.trajectories))
+    batch = dataclasses.replace(one, trajectories=one.trajectories * 2 * engine.num_ranks, group=group)
     settings = StepSettings.of(config)
     rows = list(range(len(batch.trajectories)))
-    found: dict[str, int] = {}
-    for number in range(3):
+
+    def prepare() -> None:
         tensors = auxiliary.step_tensors(engine, batch, settings, settings.num_minibatches)
         if objective.needs_values:
             tensors.tensors["returns"] = Ragged.full(batch.counts)
         tensors.tensors["advantages"] = Ragged.full(batch.counts)
-        step = Step(
-            engine,
-            objective,
-            auxiliary,
-            batch,
-            tensors,
-            settings,
-            1e-6,
-            objective.kl_coef,
-            lambda found: None,
-        )
-        parts: dict[str, Callable[[], Any]] = {
-            "forward and backward": partial(accumulate, step, rows),
-            "optimizer step": partial(apply, step),
-        }
+        prepared[:] = [
+            Step(
+                engine, objective, auxiliary, batch, tensors, settings, 1e-6, objective.kl_coef, lambda found: None,
+            )
+        ]  # fmt: skip
+
+    prepared: list[Step] = []
+    found = {"loading": loading}
+    parts: dict[str, Callable[[], Any]] = {
+        "passes without gradient": prepare,
+        "forward and backward": lambda: accumulate(prepared[0], rows),
+        "optimizer step": lambda: apply(prepared[0]),
+    }
+    for number in range(3 if engine.num_ranks == 1 else 4):
         for part, work in parts.items():
             if number == 0:
                 # What a step keeps for the next ones is allocated in the first.
@@ -99,4 +98,30 @@ def measured_step(config: Config, model: str, vocab_size: int) -> dict[str, int]
             kept = live_bytes() - before
             peak = kept + peak_bytes(work)
             found[part] = min(peak, found.get(part, peak))
+        prepared.clear()
     return found
+
+
+def _loaded(config: Config, objective: Objective, model: str) -> tuple[TrainEngine, int]:
+    """Return the engine, and the most bytes that its device held while it was made."""
+    before = live_bytes()
+    policy = load_trained(config, objective, model)
+    kept = 0
+    in_files: list[torch.Tensor] = []
+    made: list[TrainEngine] = []
+    if config.train.zero_stage == 3:
+        gc.collect()
+        kept = live_bytes() - before
+
+    def initialize() -> None:
+        if config.train.zero_stage < 3 and not torch.cuda.is_available():
+            # Where there is a GPU they are moved there now.
+            for parameter in policy.parameters():
+                in_files.append(parameter.data)
+                parameter.data = parameter.data.clone()
+        made.append(TrainEngine(policy, config.train, config.model.dtype))
+
+    peak = kept + peak_bytes(initialize)
+    # What was caught on the way may still refer to this function.
+    in_files.clear()
+    return made.pop(), peak

@@ -21,6 +21,7 @@ from asyncrl.extensions.machines.full_trainer import FullTrainer
 from asyncrl.extensions.machines.messages import NODE_ROLES, Register
 from asyncrl.extensions.machines.node_host import LinkThread, NodeHost
 from asyncrl.extensions.machines.registry import Registry, create_registry_app
+from asyncrl.extensions.machines.room import check_rooms
 from asyncrl.extensions.machines.spread import (
     TRAINER,
     ClusterOptions,
@@ -48,6 +49,7 @@ from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.services.http.app import serve
 from asyncrl.startup import KEY, LIMIT_FACTOR
+from asyncrl.types import MAIN_POLICY
 
 log = logging.getLogger("asyncrl")
 
@@ -129,6 +131,7 @@ class NodeCluster:
         self._hosts = {node.name: self._node_host(node.name) for node in ready}
         self._check_routes()
         self._spread = spread(self.config, self._head, [_machine(node) for node in ready])
+        check_rooms(self.config, self._spread, ready, {MAIN_POLICY: model, **policies})
 
     @property
     def awaited(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import ConfigError
 from asyncrl.launch.cluster import ClusterKind, Request
@@ -127,6 +127,38 @@ class Kubernetes(ClusterKind):
             f"kubectl create secret generic {secret_name(request.name)} "
             f"--from-literal=token=$(openssl rand -hex 32) && kubectl apply -f {folder / 'run.yaml'}"
         )
+
+    def asks(self, args: argparse.Namespace, config: Config, request: Request) -> list[str]:
+        """See `ClusterKind`. The pods and volumes of its manifests."""
+        import yaml
+
+        # Which image it is says nothing of what is asked for.
+        named = argparse.Namespace(site=args.site, image="IMAGE")
+        found = ["Kubernetes:"]
+        for one in yaml.safe_load_all(self.render(named, config, request)["run.yaml"]):
+            name, spec = one["metadata"]["name"], one.get("spec", {})
+            if one["kind"] == "PersistentVolumeClaim":
+                of_class = (
+                    f", storage class {found_class}" if (found_class := spec.get("storageClassName")) else ""
+                )
+                found.append(f"  volume claim {name}: {spec['resources']['requests']['storage']}{of_class}")
+            if one["kind"] == "Job":
+                found.append(_pods_text(name, spec))
+        return found
+
+
+def _pods_text(name: str, job: dict[str, Any]) -> str:
+    """Say how many pods a job has, and what each asks for and mounts."""
+    pod = job["template"]["spec"]
+    requests = pod["containers"][0]["resources"]["requests"]
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["volumes"]
+        if "persistentVolumeClaim" in volume
+    ]
+    asked = ", ".join(f"{resource} {amount}" for resource, amount in requests.items())
+    mounted = f"; mounts {', '.join(claims)}" if claims else ""
+    return f"  job {name}: {job.get('completions', 1)} pod(s), each {asked}{mounted}"
 
 
 def _steps(names: list[str], launcher: Launcher) -> NodeStarter:

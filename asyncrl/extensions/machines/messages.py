@@ -58,7 +58,8 @@ class Message(BaseModel):
 
 
 class Register(Message):
-    """A node. `boot` tells one start of it from the next; `run` is the one whose files it has, "" without any."""
+    """A node. `boot` tells one start of it from the next; `run` is the one whose files it has, "" without any. `room`:
+    bytes that the weights of that run have where the node keeps them, 0 without a run."""
 
     name: Name
     url: Url
@@ -67,6 +68,9 @@ class Register(Message):
     run: Annotated[str, Field(max_length=128)] = ""
     gpus: Whole
     roles: list[Role]
+    room: Whole = 0
+    weights_in: Annotated[str, Field(max_length=4096)] = ""
+    """The folder that has so much room."""
 
 
 class FileEntry(Message):

@@ -12,7 +12,8 @@ from typing import Any
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.machines.site import K8sSite, SlurmSite
+from asyncrl.extensions.machines.site import K8sSite, SlurmContainer, SlurmSite
+from asyncrl.extensions.machines.slurm import PORTS, step
 from asyncrl.extensions.machines.spread import PORT
 from asyncrl.launch.cluster import Request
 
@@ -58,12 +59,65 @@ def render_slurm(config: Config, request: Request, site: SlurmSite | None = None
         "# The script runs on the first node, from a copy: paths are relative to where sbatch was called.",
         f'export {_TOKEN}="$(od -An -N32 -tx1 /dev/urandom | tr -d " \\n")"',
         f"run={shlex.quote(f'{config.run.folder}/{request.name}')}",
+        *(_container_steps(request, site) if site.container.image else _PLAIN),
         'if [ -f "$run/config.json" ]; then',
-        '    exec asyncrl train --resume "$run" --on slurm',
+        '    train --resume "$run"',
+        "else",
+        f'    train "${{1:-{RECIPE}}}" run.name={shlex.quote(request.name)}',
         "fi",
-        f'exec asyncrl train "${{1:-{RECIPE}}}" --on slurm run.name={shlex.quote(request.name)}',
     ]
     return {"train.sbatch": "\n".join(lines) + "\n", RECIPE: _recipe(config)}
+
+
+_PLAIN = ['train() { exec asyncrl train "$@" --on slurm; }']
+"""The run starts the steps of the other machines itself."""
+_AGAIN_S = 10
+"""Pause before a node's step is started again, in seconds."""
+
+
+def _container_steps(request: Request, site: SlurmSite) -> list[str]:
+    """Return the lines that start the head and the nodes as steps in containers. The script itself is outside: there is
+    no srun in an image."""
+    folders = [shlex.quote(one) for one in (site.scratch, site.models, *site.container.mounts) if one]
+    inside = _words_of_container(site.container, ['"$PWD"', *folders], bool(request.gpus))
+    first, count = PORTS
+    lines = ['own="$SLURMD_NODENAME"']
+    where = ""
+    if request.nodes > 1:
+        lines += [
+            f"port=$(({first} + SLURM_JOB_ID % {count}))",
+            'for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do',
+            '    [ "$node" != "$own" ] || continue',
+            "    # A node that ends is started again; with this script all steps end.",
+            "    while :; do",
+            f"        {' '.join(step(_NODE, inside))} \\",
+            '            asyncrl serve node --launcher "http://$own:$port" --name "$node" \\',
+            '            >> "node-$node-$SLURM_JOB_ID.log" 2>&1 || :',
+            f"        sleep {_AGAIN_S}",
+            "    done &",
+            "done",
+            "trap 'kill $(jobs -p) 2> /dev/null || :' EXIT",
+        ]
+        where = f' --on nodes --nodes {request.nodes - 1} --host 0.0.0.0 --advertise "$own" --port "$port"'
+    return [*lines, f'train() {{ {" ".join(step(_OWN, inside))} asyncrl train "$@"{where}; }}']
+
+
+_NODE, _OWN = '"$node"', '"$own"'
+
+
+def _words_of_container(container: SlurmContainer, mounts: list[str], gpus: bool) -> list[str]:
+    """Return what stands between a step's options and its command, as words of bash. mounts: quoted folders."""
+    image = shlex.quote(container.image)
+    # A folder without a place of its own inside is at the same one.
+    binds = [one if ":" in one else f"{one}:{one}" for one in mounts]
+    if container.runtime == "pyxis":
+        return [
+            f"--container-image={image}",
+            f"--container-mounts={','.join(binds)}",
+            '--container-workdir="$PWD"',
+        ]
+    devices = ["--nv"] if gpus else []
+    return ["apptainer", "exec", *devices, *(f"--bind {one}" for one in binds), '--pwd "$PWD"', image]
 
 
 def render_k8s(config: Config, request: Request, site: K8sSite | None = None) -> dict[str, str]:

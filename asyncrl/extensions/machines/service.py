@@ -63,6 +63,7 @@ from asyncrl.weights.folders import (
     policy_weights,
     remove_deserted,
     remove_weights,
+    room_of,
     weights_folder,
 )
 
@@ -183,6 +184,8 @@ class NodeService:
             run=self.run,
             gpus=len(found_gpus()),
             roles=self.roles,  # type: ignore[arg-type]
+            room=room_of(self._weights) if self.run else 0,
+            weights_in=str(self._weights.parent) if self.run else "",
         )
 
     async def _prepare(self, run: RunFiles, client: LauncherClient) -> None:

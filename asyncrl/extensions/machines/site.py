@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from asyncrl.config_sections import Section
 from asyncrl.errors import ConfigError
 from asyncrl.textfile import read_toml
+
+
+class SlurmContainer(Section):
+    """The table `[slurm.container]`: the image that every process of a job runs in."""
+
+    image: str = Field("", pattern=r"^\S*$")
+    """As the runtime names it, such as "/images/asyncrl.sqsh" or "registry.example#asyncrl:1"; "" runs without."""
+    runtime: Literal["pyxis", "apptainer"] = "pyxis"
+    """What starts it: srun itself, by NVIDIA's plugin Pyxis, or Apptainer inside of each step."""
+    mounts: list[Annotated[str, Field(pattern=r"^/[^\s,'\"$`\\]*$")]] = Field(default_factory=list)
+    """Folders of the machine that it sees, as "/data" or "/data:/inside[:ro]". Where the job was submitted, `scratch`
+    and `models` are mounted anyway."""
 
 
 class SlurmSite(Section):
@@ -26,13 +38,14 @@ class SlurmSite(Section):
     """Memory of each machine, such as "200G", where `cpus` is given; "" asks for what the recipe needs. Whole machines
     give all of theirs."""
     lines: list[str] = Field(default_factory=list)
-    """Further options of sbatch, such as "--constraint=h100" or "--container-image=/images/asyncrl.sqsh"."""
+    """Further options of sbatch, such as "--constraint=h100"."""
     setup: list[str] = Field(default_factory=list)
     """Commands of the shell before asyncrl starts, such as "module load cuda" or "source /opt/asyncrl/bin/activate"."""
     scratch: str = "/tmp"
     """A folder on a disk of each machine, where models and the state of nodes are kept for the job."""
     models: str = ""
     """A folder with the hub's cache that all machines see (`HF_HOME`); "" keeps one in `scratch`."""
+    container: SlurmContainer = SlurmContainer()
 
 
 class K8sSite(Section):
@@ -75,8 +88,10 @@ def load_site(path: Path | None) -> Site:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        tables: dict[str, type[Section]] = {"slurm": SlurmSite, "k8s": K8sSite}
-        allowed = tables.get(str(first["loc"][0]), Site)
+        tables: dict[tuple[Any, ...], type[Section]] = {
+            ("slurm",): SlurmSite, ("slurm", "container"): SlurmContainer, ("k8s",): K8sSite,
+        }  # fmt: skip
+        allowed = tables.get(first["loc"][:-1], Site)
         known = f"; allowed: {', '.join(allowed.model_fields)}" if first["type"] == "extra_forbidden" else ""
         got = "" if first["type"] == "extra_forbidden" else f", got {first['input']!r}"
         raise ConfigError(f"--site {path}: {key}: {first['msg'].lower()}{got}{known}") from error

@@ -47,6 +47,7 @@ def other_nodes(env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def step(node: str, command: list[str]) -> list[str]:
-    """Return the command that runs another one as a step on a node of this job."""
+    """Return the command that runs another one as a step on a node of this job. Where the processes of a job run in a
+    container, the job's script starts the steps (`rendered.py`): srun is outside of it."""
     # Overlapping: the step of the batch script holds the first node's resources, and a restart meets the old step's.
     return ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist", node, "--export=ALL", *command]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -32,15 +32,18 @@ NOT_OF_THE_STEP = {
     "stall_timeout_s", "warmup_steps", "zero_stage",
 }  # fmt: skip
 """Keys of `train` that change nothing of what a step computes; of `zero_stage` it matters whether it is 3."""
+PASSES = "passes without gradient"
+VERSION_BEFORE = "version before, for the check"
 UTILIZATION = "engine.gpu_memory_utilization"
-SHARE = "share"
-FREE = ("time", SHARE)
-"""Kinds of changes after which the same is learned in about the same time."""
+TIME = "time"
+"""The kind of changes after which the same is learned, only later."""
 PARTS = (1.0, 0.78, 0.56)
 """The values of the share that engines take where nothing is said: the first is used with which the run fits. Beside
 a trainer that is 0.45, 0.35 or 0.25 of a GPU."""
-NAMED = 2
+NAMED = 3
 """So many kinds of changes are named, at most."""
+SHORTEST = 2048
+"""Tokens of a context below which none is proposed."""
 ESTIMATES = ("CUDA contexts", "fragmentation", "NCCL buffers", "engine: largest step", "engine: CUDA graphs")
 """Items that nothing here measures or computes exactly."""
 
@@ -63,6 +66,8 @@ class Device:
     moment: str = ""
     """When it holds most."""
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the run leaves out there for want of memory."""
 
     @property
     def bytes(self) -> int:
@@ -108,6 +113,13 @@ class Prediction:
         return found
 
     @property
+    def notes(self) -> list[str]:
+        """What a run that fits leaves out, with the reason."""
+        if not self.fits:
+            return []
+        return [f"GPU {_range(device.gpus)}: {note}" for device in self.devices for note in device.notes]
+
+    @property
     def fits(self) -> bool:
         return not self.problems
 
@@ -150,24 +162,47 @@ class PolicyMemory:
     """Bytes of what a checkpoint of the training holds: master weights and moments, of a critic, too."""
 
     @property
+    def _checks_versions(self) -> bool:
+        """Whether log-probabilities are compared with those of the version that sampled, where that is another."""
+        train = self.config.train
+        whole_layers = train.tensor_parallel == 1
+        return train.max_logp_error > 0 and self.config.buffer.max_staleness > 0 and whole_layers
+
+    @property
     def kept_shares(self) -> int:
         """Bytes that ranks keep in host memory to compare log-probabilities with the version before: two copies of
         their shares (`asyncrl.train.engine.kept_shares`)."""
-        config = self.config
-        wanted = config.train.max_logp_error > 0 and config.buffer.max_staleness > 0
-        return 2 * self.published if wanted and config.train.zero_stage == 3 else 0
+        return 2 * self.published if self._checks_versions and self.config.train.zero_stage == 3 else 0
 
     @property
-    def moment(self) -> str:
-        """When a rank takes most."""
-        return max(self.trainer, key=lambda name: sum(item.bytes for item in self.trainer[name]))
+    def version_before(self) -> int:
+        """Bytes of the version before that a rank with whole weights has on its GPU for that check, 0 without it."""
+        return self.published if self._checks_versions and self.config.train.zero_stage < 3 else 0
 
-    def rank(self, turn: bool) -> list[Item]:
+    def moments(self, checked: bool) -> dict[str, list[Item]]:
+        """Return what a rank holds at each moment. checked: with the version before."""
+        before = [Item(VERSION_BEFORE, self.version_before)] if checked else []
+        return {**self.trainer, PASSES: [*self.trainer[PASSES], *before]}
+
+    def moment(self, checked: bool) -> str:
+        """Return when a rank takes most."""
+        moments = self.moments(checked)
+        return max(moments, key=lambda name: _sum(moments[name]))
+
+    @property
+    def before_check(self) -> int:
+        """Bytes that a rank holds when it asks whether the version before has room: no activations."""
+        computed = ("activations", "logits")
+        return sum(item.bytes for item in self.trainer[PASSES] if item.name not in computed)
+
+    def rank(self, turn: bool, checked: bool = False) -> list[Item]:
         """Return what a rank takes when it takes most; with `turn` what it leaves on the GPU in the engines' turn."""
         if turn:
-            weights = [item for item in self.trainer[self.moment] if item.name == "weights"]
-            return weights if self.config.train.zero_stage == 3 else []
-        items = self.trainer[self.moment]
+            between = self.trainer[PASSES]
+            stays = [item for item in between if item.name.endswith(("weights", "gradients and buffers"))]
+            stays = [item for item in stays if not item.name.endswith("master weights")]
+            return stays if self.config.train.zero_stage == 3 else []
+        items = self.moments(checked)[self.moment(checked)]
         found = [*items, Item("fragmentation", int(FRAGMENTATION * sum(item.bytes for item in items)))]
         return [*found, Item("NCCL buffers", COLLECTIVES)] if self.config.train.ranks > 1 else found
 
@@ -216,7 +251,7 @@ class Planner:
             host["weights for the log-probability check, on all ranks"] = kept_shares
         if in_memory := sum(int(memory_checkpoints(share.config, share.state)) for share in shares.values()):
             host["checkpoints in memory, on each machine"] = in_memory
-        devices = _devices(placement, shares, self.gpus)
+        devices = _devices(placement, shares, self.gpus, self.gpu)
         share = config.engine.gpu_memory_utilization
         assert isinstance(share, float)
         text = str(placement).replace(
@@ -243,7 +278,7 @@ class Planner:
 
     def advise(self, prediction: Prediction) -> Prediction:
         """Find changes with which what does not fit would: one kind alone, or with what costs nothing but time. Of each
-        kind the first that does is named."""
+        kind the first that does is named, and no other where time alone suffices."""
         if prediction.fits:
             return prediction
         free: list[str] = []
@@ -254,9 +289,9 @@ class Planner:
             )
             if words is not None:
                 found.append(words)
-            if len(found) == NAMED or (found and kind in FREE):
+            if len(found) == NAMED or (found and kind == TIME):
                 break
-            if kind == "time":
+            if kind == TIME:
                 free = [word for changes in tried for word in changes]
         if not found and (words := self._all_of(prediction)):
             found = [words]
@@ -339,7 +374,9 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
             Item(f"{name}optimizer states", state.moments),
         ]
     base += [Item(f"{name} model", size) for name, size in memory.copies.items()]
-    base += [Item(f"{name} model", -(-size // config.train.ranks)) for name, size in memory.divided.items()]
+    base += [Item(f"{name} model", _of_rank(config, size)) for name, size in memory.divided.items()]
+    between = [Item(f"{name}gradients and buffers", state.between) for name, state in states.items()]
+    gathered = [Item(f"{name}weights, gathered", state.gathered) for name, state in states.items()]
     gradients = [Item(f"{name}gradients", state.gradients) for name, state in states.items()]
     buckets = [Item(f"{name}reduction buffers", state.buckets) for name, state in states.items()]
     staying = [one for one, state in zip(buckets, states.values(), strict=True) if state.buckets_stay]
@@ -350,18 +387,36 @@ def trainer_memory(config: Config, memory: StepMemory) -> dict[str, list[Item]]:
     )
     passing = {name: Item(f"{name} model", size) for name, size in memory.offloaded.items()}
     for name, size in memory.divided.items() if config.train.ranks > 1 else ():
-        passing[name] = Item(f"{name} model, gathered", gathered_weights(size, config.model.dtype))
+        one = gathered_weights(size.bytes, size.persistent, config.model.dtype)
+        passing[name] = Item(f"{name} model, gathered", one)
     beside = [passing[name] for name in (memory.read_in_training,) if name in passing]
+    # Models compute one after another.
+    reading = max([[], list(passing.values()), gathered if memory.passes.bytes else []], key=_sum)
     return {
-        "loading": [Item("weights while loading", sum(state.loading for state in states.values()))],
-        "passes without gradient": [*base, *passing.values(), *_activations(memory.passes)],
-        "forward and backward": [*base, *beside, *training],
+        "loading": [Item("weights while loading", _loading(states.values()))],
+        PASSES: [*base, *between, *reading, *_activations(memory.passes)],
+        "forward and backward": [*base, *gathered, *beside, *training],
         "optimizer step": [
             *base,
             Item("gradients", sum(state.step_gradients for state in states.values())),
             Item("optimizer's temporaries", max(state.step for state in states.values())),
         ],
     }  # fmt: skip
+
+
+def _loading(states: Iterable[Kept]) -> int:
+    """Return what is there at most while models are loaded one after another: moments come with the first step."""
+    there = most = 0
+    for state in states:
+        most = max(most, there + state.loading)
+        there += state.weights + state.master + state.between
+    return most
+
+
+def _of_rank(config: Config, size: Size) -> int:
+    """Return the bytes of a divided model that stay on a rank."""
+    ranks = config.train.ranks
+    return -(-size.bytes // ranks) + (size.persistent if ranks > 1 else 0)
 
 
 def offloaded_memory(config: Config, memory: StepMemory) -> int:
@@ -390,7 +445,7 @@ def _together(words: Sequence[str]) -> list[str]:
 
 
 def _remedies(prediction: Prediction) -> dict[str, list[list[str]]]:
-    """Return the changes to try by kind, in order: those that cost nothing but time, then what suits most."""
+    """Return the changes to try by kind, in the order in which they are named."""
     config, train = prediction.given, prediction.given.train
     engine_is_short = any(device.problems for device in prediction.devices)
     free = []
@@ -406,21 +461,42 @@ def _remedies(prediction: Prediction) -> dict[str, list[list[str]]]:
     if engine_is_short:
         shares += [[f"{UTILIZATION}=0.6"], [f"{UTILIZATION}=0.9"]]
     adapter = [] if config.lora.rank else [["lora.rank=32"]]
-    turns = [["placement.sleep=true", "train.schedule=synchronous"]]
+    by_turns = ["placement.sleep=true", "train.schedule=synchronous", "buffer.max_staleness=0"]
+    if config.engine.weight_transfer != "shared_file":
+        by_turns.append("engine.weight_transfer=shared_file")
+    turns = [] if config.placement.sleep is True else [by_turns]
     offload = [
         [f"train.offload={kind}", "train.zero_stage=3"]
         for kind in ("optimizer", "parameters")
         if train.offload != kind and train.optimizer != "adamw_8bit"
     ]
     more = _more_ranks(prediction) + (_more_parallel(prediction) if engine_is_short else [])
+    more += [_together([*words, *by_turns]) for words in more]
+    # First what a user of few GPUs does, then what takes more of them or is slow, last what changes the task.
     return {
-        "time": free,
-        SHARE: shares,
-        "turns": turns,
-        "ranks": more,
+        TIME: free,
         "adapter": adapter,
+        "turns": turns,
+        "share": shares,
+        "ranks": more,
         "offload": offload,
+        "context": _shorter(config),
     }
+
+
+def _shorter(config: Config) -> list[list[str]]:
+    """Return contexts of a half, a quarter and so on, with turns that leave room for a prompt."""
+    found = []
+    length = config.engine.max_model_len // 2
+    while length >= SHORTEST:
+        words = [f"engine.max_model_len={length}"]
+        if config.rollout.max_tokens_per_turn > length // 2:
+            words.append(f"rollout.max_tokens_per_turn={length // 2}")
+        if config.train.micro_batch_tokens > length:
+            words.append(f"train.micro_batch_tokens={length}")
+        found.append(words)
+        length //= 2
+    return found
 
 
 def _more_ranks(prediction: Prediction) -> list[list[str]]:
@@ -449,7 +525,7 @@ def _more_parallel(prediction: Prediction) -> list[list[str]]:
     ]
 
 
-def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int) -> list[Device]:
+def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int, gpu: int) -> list[Device]:
     found: dict[tuple[str, ...], Device] = {}
     for number in range(gpus):
         trainers = [name for name, numbers in placement.trainers.items() if number in numbers]
@@ -461,9 +537,8 @@ def _devices(placement: Placement, policies: dict[str, PolicyMemory], gpus: int)
         device = found.setdefault(tuple(roles), Device([], roles))
         device.gpus.append(number)
         if not device.items:
-            _fill(
-                device, placement, [policies[name] for name in trainers], [policies[name] for name in engines]
-            )
+            ranks, served = ([policies[name] for name in names] for names in (trainers, engines))
+            _fill(device, placement, ranks, served, gpu)
     return list(found.values())
 
 
@@ -472,18 +547,25 @@ def _fill(
     placement: Placement,
     trainers: list[PolicyMemory],
     engines: list[PolicyMemory],
+    gpu: int,
 ) -> None:
-    """Note what a GPU holds when it holds most."""
+    """Note what a GPU of `gpu` bytes holds when it holds most."""
     contexts = Item("CUDA contexts", (len(trainers) + len(engines)) * CONTEXT)
     every = range(len(trainers))
     # Which trainers work, and whether the engines sleep meanwhile.
     by_turns = bool(placement.sleep and trainers and engines)
     turns: list[tuple[Sequence[int], bool]] = [(every, True), ((), False)] if by_turns else [(every, False)]
     states: list[tuple[str, list[Item]]] = []
+    beside = _sum([item for one in engines for item in one.one_engine(asleep=by_turns)]) + contexts.bytes
+    checked = [_has_room(device, trainers, number, gpu - beside) for number in every]
     for working, asleep in turns:
-        ranks = [item for number in every for item in trainers[number].rank(number not in working)]
+        ranks = [
+            item for number in every for item in trainers[number].rank(number not in working, checked[number])
+        ]
         served = [item for one in engines for item in one.one_engine(asleep=asleep)]
-        when = trainers[working[0]].moment if working else "the engines' turn" if trainers else ""
+        when = "the engines' turn" if trainers else ""
+        if working:
+            when = trainers[working[0]].moment(checked[working[0]])
         states.append((when, _added([*ranks, *served, contexts])))
     device.moment, device.items = max(states, key=lambda state: sum(item.bytes for item in state[1]))
     for one in engines:
@@ -493,6 +575,23 @@ def _fill(
                 f"the engine's KV cache holds {engine.kv_tokens:,} tokens, and a sequence may have "
                 f"engine.max_model_len = {longest:,}"
             )
+
+
+def _has_room(device: Device, trainers: Sequence[PolicyMemory], number: int, free: int) -> bool:
+    """Return whether a trainer compares log-probabilities with a version before that is on the GPU; note it where it is
+    left out. free: bytes that engines leave."""
+    one = trainers[number]
+    others = sum(_sum(other.rank(False)) for other in trainers if other is not one)
+    left = free - others - one.before_check
+    # As `asyncrl.train.engine.earlier_policy` asks: its pass needs memory, too.
+    if one.version_before and left <= 2 * one.version_before:
+        device.notes.append(
+            "log-probabilities of tokens that an earlier version sampled will not be checked: its weights need twice "
+            f"{one.version_before / GIB:.1f} GiB, and {max(0, left) / GIB:.1f} GiB are free; train.zero_stage=3 needs "
+            "none"
+        )
+        return False
+    return one.version_before > 0
 
 
 def _added(items: list[Item]) -> list[Item]:

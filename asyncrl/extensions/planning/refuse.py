@@ -70,11 +70,15 @@ def _check_gpus(config: Config, sizes: list[int]) -> Config:
             _unchecked(f"no prediction within {TIMEOUT_S:g} s")
             return config
         prediction, complaint = printed.read_text(), errors.read_text()
-        share = _chosen_share(folder / "plan.json") if code == FITS else None
+        plan_file = folder / "plan.json"
+        found = json.loads(plan_file.read_text()) if code == FITS else {}
     if code == DOES_NOT and "does not fit" in prediction:
         raise ConfigError(f"this run does not fit the GPUs:\n{prediction.rstrip()}")
     if code != FITS:
         _unchecked(complaint.strip().rpartition("\n")[2])
+    for note in found.get("notes", ()):
+        print(f"note: {note}", file=sys.stderr)
+    share = found.get("gpu_memory_utilization")
     usual = plan(config, [str(number) for number in range(len(sizes))]).gpu_memory_utilization
     if config.engine.gpu_memory_utilization != "auto" or share is None or share == usual:
         return config
@@ -85,10 +89,6 @@ def _check_gpus(config: Config, sizes: list[int]) -> Config:
     return config.model_copy(
         update={"engine": config.engine.model_copy(update={"gpu_memory_utilization": share})}
     )
-
-
-def _chosen_share(file: Path) -> float:
-    return float(json.loads(file.read_text())["gpu_memory_utilization"])
 
 
 def _check_host(config: Config, total: int) -> None:

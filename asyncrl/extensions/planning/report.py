@@ -24,6 +24,7 @@ def as_text(prediction: Prediction) -> str:
         f"engine: KV cache for {prediction.engine.kv_tokens:,} tokens, {prediction.engine.kv_per_token:,} bytes each"
     )
     lines += [f"host: {name}: {size / GIB:.2f} GiB" for name, size in prediction.host.items()]
+    lines += [f"note: {note}" for note in prediction.notes]
     lines.append("")
     if prediction.fits:
         lines.append(f"fits: at most {prediction.peak / GIB:.2f} of {prediction.gpu / GIB:.2f} GiB")
@@ -64,6 +65,7 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
         },
         "host_gib": {name: _gib(size) for name, size in prediction.host.items()},
         "problems": prediction.problems,
+        "notes": prediction.notes,
         "gpu_memory_utilization": prediction.utilization,
         "advice": prediction.advice,
         "other_advice": prediction.others,

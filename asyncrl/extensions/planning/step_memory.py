@@ -28,8 +28,8 @@ class StepMemory:
     """Weights of auxiliary models on the device while the policy trains, by what they are."""
     offloaded: dict[str, int] = field(default_factory=dict)
     """The part of those that is on the device only for its own pass."""
-    divided: dict[str, int] = field(default_factory=dict)
-    """Weights of auxiliary models that are spread over the ranks, by what they are."""
+    divided: dict[str, Size] = field(default_factory=dict)
+    """How large auxiliary models are that are spread over the ranks, by what they are."""
     read_in_training: str = ""
     """Which of those models computes beside the policy's own passes."""
     passes: Activations = Activations()
@@ -50,5 +50,6 @@ class StepMemory:
     def of(cls, data: Mapping[str, Any]) -> StepMemory:
         """Return what `dataclasses.asdict` was given."""
         policy, critic = Size(**data["policy"]), data["critic"] and Size(**data["critic"])
+        divided = {name: Size(**size) for name, size in data["divided"].items()}
         peaks = {name: Activations(**data[name]) for name in ("passes", "before_gradients", "with_gradients")}
-        return cls(**{**data, "policy": policy, "critic": critic, **peaks})
+        return cls(**{**data, "policy": policy, "critic": critic, "divided": divided, **peaks})

@@ -22,7 +22,7 @@ from asyncrl.algo.inputs import totals_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, TrainConfig
 from asyncrl.extensions.planning.fake import fake_tensors
-from asyncrl.extensions.planning.states import Size
+from asyncrl.extensions.planning.states import PERSISTENT, Size
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.optimizers import moment_bytes
@@ -243,6 +243,7 @@ def _weights(model: nn.Module, optimizer: str) -> Size:
         sum(_bytes(p) for _, p in every),
         sum(_bytes(p) for _, p in trained),
         sum(moment_bytes(optimizer, name, p.shape) for name, p in trained),
+        sum(_bytes(p) for _, p in every if p.numel() < PERSISTENT),
     )  # fmt: skip
 
 
@@ -254,7 +255,7 @@ def _auxiliary_weights(auxiliary: AuxiliaryModels, found: StepMemory, optimizer:
     policies = {name: getattr(part, "policy", part) for name, part in auxiliary.parts.items()}
     for name, policy in policies.items():
         if isinstance(policy, DividedPolicy):
-            found.divided[name] = sum(map(_bytes, policy.reading.module.parameters()))
+            found.divided[name] = _weights(policy.reading.module, optimizer)
     if "teacher_logits" in auxiliary.objective.needs:
         found.read_in_training = "teacher"
         if isinstance(divided := policies["teacher"], DividedPolicy):

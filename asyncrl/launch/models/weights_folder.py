@@ -23,11 +23,8 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     Without the model's files at hand, as for a name of a hub, nothing is known and nothing refused.
     """
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
-    copies = PUBLISHED_COPIES + (STAGED_COPIES if has_own_copies(config) else 0)
-    advice = ""
-    if config.train.memory_checkpoint_every:
-        copies += math.ceil(memory_checkpoints(config, STATE_BYTES) / BYTES[config.model.dtype])
-        advice = ", or set train.memory_checkpoint_every=0"
+    copies = PUBLISHED_COPIES + (STAGED_COPIES if has_own_copies(config) else 0) + checkpoint_copies(config)
+    advice = ", or set train.memory_checkpoint_every=0" if config.train.memory_checkpoint_every else ""
     if any(row.keeps_versions for row in with_trainer(config)):
         # The current version, those before it that tokens may carry, and the one that is written.
         copies += config.buffer.max_staleness + 2
@@ -39,6 +36,11 @@ def check_room(config: Config, model: str, folder: Path) -> None:
             f"{one * copies / 2**30:.2f} GiB there, {copies} copies of the weights; name a folder with more room, or "
             f"enlarge it (docker run --shm-size){advice}"
         )
+
+
+def checkpoint_copies(config: Config) -> int:
+    """Return as how many copies of the weights the checkpoints in memory of one machine count."""
+    return math.ceil(memory_checkpoints(config, STATE_BYTES) / BYTES[config.model.dtype])
 
 
 def memory_checkpoints(config: Config, state: int) -> float:

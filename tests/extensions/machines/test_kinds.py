@@ -76,4 +76,22 @@ def test_a_plan_shows_what_a_job_of_slurm_asks_for():
     lines = {name: kind.asks(Namespace(site=None), CONFIG, Request("one", 2)) for name, kind in KINDS.items()}
     assert lines["slurm"][0].startswith("  processes         machine 1: ")
     assert lines["slurm"][1:4] == ["Slurm:", "  --job-name=one", "  --nodes=2"]
-    assert (lines["nodes"], lines["ray"], lines["k8s"]) == ([], [], [])
+    assert (lines["nodes"], lines["ray"]) == ([], [])
+
+
+def test_a_plan_shows_what_pods_and_volumes_of_kubernetes_ask_for(tmp_path):
+    site = tmp_path / "site.toml"
+    site.write_text('[k8s]\nstorage_class = "fast"\nrdma = "rdma/ib"\nmodels_claim = "models"\n')
+    each = "cpu 72, nvidia.com/gpu 8, rdma/ib 1, memory 500Gi"
+    request = Request("my_run", 3, gpus=8, memory_gib=500, storage_gib=350)
+    assert KINDS["k8s"].asks(Namespace(site=site), CONFIG, request) == [
+        "Kubernetes:",
+        "  volume claim my-run-runs: 350Gi, storage class fast",
+        f"  job my-run-head: 1 pod(s), each {each}; mounts my-run-runs, models",
+        f"  job my-run-node: 2 pod(s), each {each}; mounts models",
+    ]
+    plain = KINDS["k8s"].asks(Namespace(site=None), CONFIG, Request("one", 1))
+    assert plain[1:] == [
+        "  volume claim one-runs: 100Gi",
+        "  job one-head: 1 pod(s), each cpu 8, memory 64Gi; mounts one-runs",
+    ]

@@ -11,7 +11,7 @@ import yaml
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.machines.rendered import render_k8s, render_slurm, secret_name
-from asyncrl.extensions.machines.site import K8sSite, SlurmSite, load_site
+from asyncrl.extensions.machines.site import K8sSite, SlurmContainer, SlurmSite, load_site
 from asyncrl.extensions.machines.slurm import job_port
 from asyncrl.extensions.machines.spread import check_fits
 from asyncrl.launch.cluster import Request
@@ -149,6 +149,104 @@ def test_a_slurm_script_says_what_its_site_asks_for():
         env={"USER": "me", "SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert shown.stdout == "/local disk/asyncrl-me-7/state /shared/hub\n"
+
+
+STUB = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+"""
+SRUN = (
+    STUB
+    + """while [ "${1#-}" != "$1" ]; do
+    case "$1" in --nodelist) shift;; --container-workdir=*) cd "${1#*=}";; esac
+    shift
+done
+exec "$@"
+"""
+)
+APPTAINER = (
+    STUB
+    + """while [ "$1" != /images/one.sif ]; do shift; done
+shift
+exec "$@"
+"""
+)
+AWAITED = """[ "$1" = serve ] || until grep -q "^asyncrl serve" "$CALLS"; do sleep 0.05; done
+"""
+"""The head ends once the node has started."""
+STEP = "srun --overlap --nodes=1 --ntasks=1 --nodelist {} --export=ALL"
+
+
+def run_script(folder, site, nodes=2, gpus=0):
+    """Run a rendered script with stand-ins for Slurm's programs; return their calls, and those of asyncrl."""
+    (folder / "bin").mkdir()
+    programs = {
+        "srun": SRUN, "apptainer": APPTAINER, "asyncrl": STUB + AWAITED * (nodes - 1),
+        "scontrol": "#!/bin/sh\nprintf 'n1\\nn2\\n'\n",
+    }  # fmt: skip
+    for name, text in programs.items():
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    script = folder / "train.sbatch"
+    script.write_text(render_slurm(CONFIG, Request("run", nodes=nodes, gpus=gpus), site)["train.sbatch"])
+    calls = folder / "calls"
+    env = {
+        "PATH": f"{folder / 'bin'}:/usr/bin:/bin", "CALLS": str(calls), "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n1", "USER": "me",
+    }  # fmt: skip
+    # To a file: what is started again holds its output a moment longer.
+    with open(folder / "output", "wb") as output:
+        command = ["bash", str(script), "r.json"]
+        code = subprocess.run(
+            command, cwd=folder, env=env, stdout=output, stderr=output, check=False, timeout=100
+        )
+    assert code.returncode == 0, (folder / "output").read_text()
+    return sorted(calls.read_text().splitlines())
+
+
+def test_each_step_of_a_job_runs_in_the_container_of_its_site(tmp_path):
+    container = SlurmContainer(image="registry.example#one:1", mounts=["/data", "/d:/e:ro"])
+    calls = run_script(tmp_path, SlurmSite(container=container, models="/hub"))
+    where = f"{tmp_path}:{tmp_path},/tmp:/tmp,/hub:/hub,/data:/data,/d:/e:ro"
+    inside = (
+        f"--container-image=registry.example#one:1 --container-mounts={where} --container-workdir={tmp_path}"
+    )
+    serve = "asyncrl serve node --launcher http://n1:20007 --name n2"
+    train = (
+        "asyncrl train r.json run.name=run --on nodes --nodes 1 --host 0.0.0.0 --advertise n1 --port 20007"
+    )
+    assert calls == sorted([
+        serve, train, f"{STEP.format('n1')} {inside} {train}", f"{STEP.format('n2')} {inside} {serve}",
+    ])  # fmt: skip
+
+
+def test_apptainer_starts_the_container_inside_of_a_step(tmp_path):
+    container = SlurmContainer(image="/images/one.sif", runtime="apptainer", mounts=["/data"])
+    calls = run_script(tmp_path, SlurmSite(container=container), nodes=1, gpus=8)
+    inside = (
+        f"exec --nv --bind {tmp_path}:{tmp_path} --bind /tmp:/tmp --bind /data:/data --pwd {tmp_path} "
+        "/images/one.sif asyncrl train r.json run.name=run"
+    )
+    assert calls == [
+        f"apptainer {inside}", "asyncrl train r.json run.name=run", f"{STEP.format('n1')} apptainer {inside}",
+    ]  # fmt: skip
+
+
+def test_without_a_container_the_run_starts_the_steps_itself(tmp_path):
+    assert run_script(tmp_path, SlurmSite(), nodes=1) == ["asyncrl train r.json run.name=run --on slurm"]
+
+
+def test_a_container_of_a_site_file_is_checked(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text('[slurm.container]\nimage = "/i.sqsh"\nmounts = ["/data:/data"]\n')
+    assert load_site(file).slurm.container.mounts == ["/data:/data"]
+    for text, problem in (
+        ('mounts = ["data"]', r"slurm\.container\.mounts\.0: .*got 'data'"),
+        ('runtime = "docker"', r"slurm\.container\.runtime: .*'pyxis' or 'apptainer', got 'docker'"),
+        ('img = "x"', r"slurm\.container\.img: .*allowed: image, runtime, mounts"),
+    ):
+        file.write_text(f"[slurm.container]\n{text}\n")
+        with pytest.raises(ConfigError, match=problem):
+            load_site(file)
 
 
 def test_what_a_site_file_says_is_checked(tmp_path):

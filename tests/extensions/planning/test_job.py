@@ -1,6 +1,11 @@
 """What a job asks of a cluster holds the run that it is for."""
 
+from dataclasses import replace
+
+import yaml
+
 from asyncrl import cli
+from asyncrl.extensions.machines.rendered import render_k8s
 from asyncrl.extensions.planning.job import GIB, job_needs
 from asyncrl.extensions.planning.load import load_for_gpus
 from asyncrl.launch.cluster import cluster_request
@@ -32,6 +37,16 @@ def test_a_machine_has_memory_for_three_published_versions_and_what_is_offloaded
     assert files.memory_gib == found.memory_gib
 
 
+def test_the_volume_that_kubernetes_is_asked_for_has_that_room():
+    config = load_for_gpus(BY_TURNS, ["engine.weight_transfer=http"])
+    request = replace(cluster_request(config, "run", 2, 8), image="i")
+    rendered = yaml.safe_load_all(render_k8s(config, request)["run.yaml"])
+    (claim,) = (one for one in rendered if one["kind"] == "PersistentVolumeClaim")
+    asked = claim["spec"]["resources"]["requests"]["storage"]
+    assert asked == f"{needs().storage_gib}Gi"
+    assert int(asked.removesuffix("Gi")) * GIB >= (KEPT_CHECKPOINTS + 1) * (2 + 12) * PARAMETERS_8B
+
+
 def test_a_model_of_unknown_shape_gets_the_sizes_of_a_small_one():
     config = load_for_gpus(SMALL, ["model.path=nobody/nothing"])
     assert cluster_request(config, "run", 2, 8).storage_gib == 100
@@ -58,6 +73,8 @@ def test_the_command_says_what_a_job_asks_for(tmp_path, capsys):
         "--gpus-per-node=8",
         "--exclusive",
         "--account=lab",
+        "Kubernetes:",
+        "job run-node: 1 pod(s), each cpu 72, nvidia.com/gpu 8, memory",
     ):
         assert part in said
     assert "engine-0" in said and "GiB on the head" in said

@@ -1,6 +1,7 @@
 """What a run takes on its GPUs, and what is said where it is too much."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from asyncrl.extensions.planning.command import parse_size
 from asyncrl.extensions.planning.engine_memory import engine_memory
 from asyncrl.extensions.planning.load import load_for_gpus
 from asyncrl.extensions.planning.machine import choose
-from asyncrl.extensions.planning.predict import Planner
+from asyncrl.extensions.planning.predict import PASSES, Item, Planner, PolicyMemory, _remedies
 from asyncrl.extensions.planning.states import Size, kept
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.extensions.planning.training import measure_step
@@ -79,7 +80,28 @@ def test_states_are_divided_over_ranks_as_the_stage_says():
     assert [of(stage, 4).states for stage in (0, 1, 2)] == [14000, 2000 + 3000, 2000 + 3000]
     assert [of(stage, 4).gradients for stage in (1, 2)] == [2000, 500]
     # A quarter of the weights, and all of them gathered.
-    assert of(3, 4).weights == 500 + 2000 and of(3, 1).weights == 2000
+    assert (of(3, 4).weights, of(3, 4).gathered) == (500, 2000)
+    assert (of(3, 1).weights, of(3, 1).gathered) == (2000, 0)
+
+
+def test_small_parameters_stay_gathered():
+    size = Size(1000, 1000, 2000, 2000, 8000, persistent=100)
+    zero = {"zero_optimization": {"stage": 3, "reduce_bucket_size": 10}, "bf16": {"enabled": True}}
+    found = kept(size, zero, 4)
+    assert (found.weights, found.gathered) == (500 + 100, 1900)
+    assert kept(size, zero, 1).weights == 2000
+
+
+def test_what_a_step_leaves_behind_is_there_in_passes_without_gradient():
+    size = Size(1000, 1000, 2000, 2000, 8000)
+    sums = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+
+    def between(stage):
+        zero = {"stage": stage, "reduce_bucket_size": 10}
+        return kept(size, {**sums, "zero_optimization": zero, "communication_data_type": "fp32"}, 4).between
+
+    # Stage 1 has all gradients in float32, stage 3 a quarter of them and the bucket.
+    assert [between(stage) for stage in (1, 2, 3)] == [4000, 0, 1000 + 40]
 
 
 def test_what_is_offloaded_counts_in_host_memory():
@@ -90,11 +112,10 @@ def test_what_is_offloaded_counts_in_host_memory():
         found = kept(size, {"zero_optimization": zero, "bf16": {"enabled": True}}, 4)
         return [found.weights, found.master, found.moments, found.gradients, found.step, found.host]
 
-    assert of() == [2500, 1000, 2000, 1000, 3000, 0]
+    assert of() == [500, 1000, 2000, 1000, 2000, 0]
     # Master, moments and gradients.
-    assert of("optimizer") == [2500, 0, 0, 0, 0, 4000]
-    # The weights that are gathered stay.
-    assert of("optimizer", "param") == [2000, 0, 0, 0, 0, 4500]
+    assert of("optimizer") == [500, 0, 0, 0, 0, 4000]
+    assert of("optimizer", "param") == [0, 0, 0, 0, 0, 4500]
 
 
 def test_what_is_offloaded_to_files_is_named_so(tiny_model):
@@ -141,6 +162,104 @@ def test_an_adapter_and_offloading_are_named_where_they_make_a_run_fit():
     fits = planner.predict(load_for_gpus(SMALL, [*words, *offloaded]))
     # Master, moments and gradients in float32.
     assert fits.fits and 16 * 596_049_920 in fits.host.values()
+
+
+@pytest.fixture
+def steps_of_known_size(monkeypatch, tmp_path):
+    """Steps take what was measured once of rows of 4,096 tokens: what is tested is what follows."""
+    monkeypatch.setenv("ASYNCRL_CACHE", str(tmp_path))
+
+    def measured(config, shapes):
+        parameters = PARAMETERS[config.model.path]
+        trained = config.lora.rank * 2_100_000 or parameters
+        rows = config.train.micro_batch_tokens / 16384
+        activations = Activations(int(rows * parameters * 1.3), 0)
+        weights = 2 * (parameters + (trained if config.lora.rank else 0))
+        size = Size(parameters, trained, weights, 2 * trained, 8 * trained)
+        return StepMemory(size, before_gradients=activations, with_gradients=activations)
+
+    monkeypatch.setattr("asyncrl.extensions.planning.training.measure_step", measured)
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "gpus", "hints"),
+    [
+        ("Qwen/Qwen3-4B", 24, 1, ["lora.rank", "train.offload"]),
+        ("Qwen/Qwen3-8B", 48, 1, ["lora.rank", "train.offload"]),
+        # Four of them: the same is named first. All weights of 8B fit on them by turns.
+        ("Qwen/Qwen3-4B", 24, 4, ["lora.rank", "train.offload"]),
+        ("Qwen/Qwen3-8B", 48, 4, ["lora.rank", "train.ranks", "train.offload"]),
+    ],
+)
+def test_an_adapter_is_named_before_more_gpus_and_host_memory(steps_of_known_size, model, gib, gpus, hints):
+    planner = Planner(gib * GIB, gpus)
+    found = planner.advise(planner.predict(load_for_gpus(SMALL, [f"model.path={model}"])))
+    named = [found.advice, *found.others]
+    keys = ("lora.rank", "train.ranks", "train.offload", "placement.sleep")
+    assert [
+        next(key for key in keys if any(w.startswith(f"{key}=") for w in words)) for words in named
+    ] == hints
+    for words in named:
+        assert planner.predict(load_for_gpus(SMALL, [f"model.path={model}", *words])).fits
+
+
+def test_hints_come_in_the_order_that_helps_with_few_gpus(steps_of_known_size):
+    words = ["model.path=Qwen/Qwen3-8B", "train.gradient_checkpointing=false"]
+    remedies = _remedies(Planner(48 * GIB, 4).predict(load_for_gpus(SMALL, words)))
+    assert list(remedies) == ["time", "adapter", "turns", "share", "ranks", "offload", "context"]
+    assert remedies["time"] == [["train.gradient_checkpointing=true"], ["train.micro_batch_tokens=4096"]]
+    assert remedies["adapter"] == [["lora.rank=32"]]
+    turns = ["placement.sleep=true", "train.schedule=synchronous", "buffer.max_staleness=0"]
+    assert remedies["turns"] == [turns]
+    # A turn leaves half of the context to the prompt; rows are no longer than contexts.
+    assert remedies["context"] == [["engine.max_model_len=2048", "train.micro_batch_tokens=2048"]]
+
+
+def test_memory_by_turns_and_a_smaller_share_are_named_before_more_gpus(steps_of_known_size):
+    # What all weights of 0.6 billion parameters take leaves an engine of 30 % no room.
+    words = ["engine.gpu_memory_utilization=0.6"]
+    planner = Planner(21 * GIB, 4)
+    found = planner.advise(
+        planner.predict(load_for_gpus(SMALL, [*words, "placement.trainer=[0]", "placement.engines=[0]"]))
+    )
+    assert not found.fits
+    firsts = [named[0].partition("=")[0] for named in (found.advice, *found.others)]
+    assert firsts == ["lora.rank", "placement.sleep", "engine.gpu_memory_utilization"]
+
+
+def test_the_version_before_counts_where_ranks_hold_whole_weights(steps_of_known_size):
+    def predicted(*words, gib=80):
+        return Planner(gib * GIB, 1).predict(load_for_gpus(SMALL, ["train.micro_batch_tokens=4096", *words]))
+
+    name = "version before, for the check"
+    weights = 2 * PARAMETERS["Qwen/Qwen3-0.6B"]
+    shared, alone = predicted(), predicted("train.max_logp_error=0")
+    assert not shared.notes and not alone.notes
+    memory = PolicyMemory(
+        load_for_gpus(SMALL), {PASSES: [Item("weights", 5)], "forward and backward": [Item("weights", 6)]},
+        shared.engine, weights, 0, 0,
+    )  # fmt: skip
+    assert memory.version_before == weights and memory.moment(checked=False) == "forward and backward"
+    assert memory.moment(checked=True) == PASSES and Item(name, weights) in memory.rank(False, checked=True)
+    for words in (["train.zero_stage=3"], ["buffer.max_staleness=0"], ["train.max_logp_error=0"]):
+        assert replace(memory, config=load_for_gpus(SMALL, words)).version_before == 0
+
+
+def test_a_plan_says_that_the_check_of_the_version_before_will_be_left_out(steps_of_known_size, capsys):
+    # Each of four ranks has a quarter of the states, and could not hold all weights again.
+    words = ["train.ranks=4", "engine.gpu_memory_utilization=0.6", "train.micro_batch_tokens=4096"]
+    most = Planner(80 * GIB, 5).predict(load_for_gpus(SMALL, words)).devices[0].bytes
+    size = f"{most // 2**20 + 100}MiB"
+    run(SMALL, *words, "--gpu", size, "--gpus", "5")
+    said = capsys.readouterr().out
+    assert (
+        "note: GPU 0 to 3: log-probabilities of tokens that an earlier version sampled will not be checked"
+        in said
+    )
+    assert "twice 1.1 GiB" in said and "train.zero_stage=3 needs none" in said and "fits: at most" in said
+    # With three times as much memory they are.
+    run(SMALL, *words, "--gpu", f"{3 * most // 2**20}MiB", "--gpus", "5")
+    assert "note:" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -190,7 +309,9 @@ def test_frozen_weights_are_loaded_once_and_trained_ones_copied():
     adapter = Size(parameters=1000, trained=10, bytes=2000, trained_bytes=20, moments=80)
     whole = Size(1000, 1000, 2000, 2000, 8000)
     zero = {"zero_optimization": {"stage": 2, "reduce_bucket_size": 10}, "bf16": {"enabled": True}}
-    assert [kept(size, zero, 1).loading for size in (adapter, whole)] == [2020, 4000]
+    # Then the flat copies are the weights, and beside them are float32 masters and gradients.
+    assert [kept(size, zero, 4).loading for size in (adapter, whole)] == [2020, 4000]
+    assert kept(whole, zero, 1).loading == 2000 + 4000 + 4000
 
 
 def test_a_fused_optimizer_keeps_no_roots_of_second_moments():

@@ -1,6 +1,8 @@
 """A run that cannot fit is refused before anything starts."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
@@ -68,6 +70,20 @@ def test_a_smaller_share_for_the_engines_is_said_and_taken(gpus, capsys):
         "note: engines take 0.351 of a GPU's memory instead of 0.45, so that all fits"
         in capsys.readouterr().err
     )
+
+
+def test_what_a_run_that_fits_leaves_out_is_said_when_it_starts(gpus, monkeypatch, capsys):
+    gpus(80 * GIB)
+
+    def plans(words, *rest, **more):
+        found = {"notes": ["GPU 0: something is left out"], "gpu_memory_utilization": 0.45}
+        Path(words[-1]).write_text(json.dumps(found))
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(refuse, "start_process", plans)
+    config = load_config(SMALL, ["model.dtype=bfloat16"])
+    assert refuse.check_memory(config) == config
+    assert "note: GPU 0: something is left out" in capsys.readouterr().err
 
 
 def test_a_model_of_unknown_shape_is_not_refused(gpus, capsys):
