@@ -34,6 +34,7 @@ TOGETHER = {
             "tests/extensions/league/test_minimax.py",
             "tests/train/test_optimizers.py",
             "tests/extensions/outer/test_exchange.py",
+            "tests/extensions/planning/test_predicted_memory.py",
             "tests/train/test_presets.py",
             "tests/train/test_step.py",
             "tests/extensions/tensor_parallel/test_engine_part.py",
