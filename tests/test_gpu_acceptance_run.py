@@ -115,7 +115,7 @@ def test_a_new_version_costs_conversations_something_with_their_cache_kept_and_c
 
 def test_memory_is_compared_with_the_prediction_while_loading_too_and_an_engine_sleeps(short):
     found = figures(short["predicted_memory"])
-    moments = ("loading", "forward and backward", "optimizer step")
+    moments = ("loading", "passes without gradient", "forward and backward", "optimizer step")
     models = ("0.6B", "0.6B lora.rank=16")
     compared = {f"{name}: {moment}" for name in models for moment in moments}
     turns = {f"engine {does}, {when}" for does in ("falls asleep", "wakes") for when in ("first", "again")}

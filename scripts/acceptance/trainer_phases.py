@@ -214,32 +214,16 @@ def predicted_memory(context: Context) -> Iterator[Found]:
 
 
 def _predicted(context: Context, name: str, more: tuple[str, ...]) -> Iterator[Found]:
-    from asyncrl.algo.objective import build_objective
     from asyncrl.config import load_config
     from asyncrl.extensions.planning.predict import trainer_memory
     from asyncrl.extensions.planning.training import measure_step
-    from asyncrl.train.engine.deepspeed_engine import TrainEngine
-    from asyncrl.train.parts.needed_models import load_trained
-    from testing.step_memory import measured_step, peak_bytes
+    from testing.step_memory import measured_step
 
     config = load_config("gridworld_grpo", words(context, 4096 if context.gpus else 128, *more))
     kind = shape(context, name) | {"model_type": "qwen3", "max_position_embeddings": 65536}
     moments = trainer_memory(config, measure_step(config, {"policy": kind}))
     predicted = {moment: sum(item.bytes for item in items) for moment, items in moments.items()}
-    # At its end the weights are there, and what the optimizer keeps of them.
-    states = ("weights", "float32 master weights")
-    loaded = sum(item.bytes for item in moments["optimizer step"] if item.name in states)
-    predicted["loading"] = max(predicted["loading"], loaded)
     path, label = str(model(context, name)), f"{name} {' '.join(more)}".strip()
-
-    def load() -> Any:
-        objective = build_objective(config.algo)
-        return TrainEngine(load_trained(config, objective, path), config.train, config.model.dtype)
-
-    _collect()
-    loading = peak_bytes(load)
-    yield Figure(f"{label}: loading, measured", loading / GIB, "GiB")
-    yield Figure(f"{label}: loading", predicted["loading"] / loading, "predicted over measured")
     _collect()
     for moment, size in measured_step(config, path, kind["vocab_size"]).items():
         yield Figure(f"{label}: {moment}, measured", size / GIB, "GiB")
