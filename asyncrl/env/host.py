@@ -56,6 +56,11 @@ class HostedSession:
     def messages(self) -> list[Message]:
         return self.opened.messages
 
+    def step_limit_s(self, usual_s: float) -> float:
+        """Return the limit of a step for those who have no recipe: what they usually give, or what the environment
+        needs where that is more."""
+        return max(usual_s, self.opened.least_step_s)
+
     @property
     def env(self) -> Env:
         """The environment itself. Only where it runs in this process."""

@@ -15,7 +15,6 @@ from asyncrl.env.protocol import (
     Env,
     Step,
     ToolCall,
-    least_step_s_of,
     secrets_of,
     tool_call_id,
 )
@@ -63,7 +62,7 @@ async def play(task: Task, config: dict[str, Any], expert: bool, rng: random.Ran
     env: Env = session.env
     messages, episode, agent = list(session.messages), Episode(), MAIN_AGENT
     shown = [*messages, *env.tools]
-    timeout_s = max(STEP_TIMEOUT_S, least_step_s_of(env))
+    timeout_s = session.step_limit_s(STEP_TIMEOUT_S)
     try:
         for turn in range(env.max_turns):
             message = env.oracle(messages) if expert else env.random_policy(messages, rng)
@@ -100,8 +99,7 @@ async def blunder(task: Task, config: dict[str, Any]) -> tuple[int, list[str]]:
         host = EnvHost()
         session = await host.open(task, config)
         try:
-            timeout_s = max(STEP_TIMEOUT_S, least_step_s_of(session.env))
-            step = await host.step(session.id, 0, action, timeout_s)
+            step = await host.step(session.id, 0, action, session.step_limit_s(STEP_TIMEOUT_S))
             wrong += [f"{what}: {text}" for text in filter(None, map(what_is_malformed, step.messages))]
             if step.reward >= 1 and step.success:
                 wrong.append(f"{what}: earned {step.reward:g}")

@@ -384,3 +384,15 @@ def test_a_name_that_is_no_environment_is_the_callers_error():
                 await EnvHost().open(Task("t", name, 0), {})
 
     run(scenario())
+
+
+def test_who_has_no_recipe_gives_a_step_what_its_environment_needs_where_that_is_more_than_usual():
+    async def limits():
+        host = EnvHost()
+        try:
+            sessions = [await host.open(troubled(env), {}) for env in ("InPlace", "Needy")]
+            return [session.step_limit_s(60.0) for session in sessions]
+        finally:
+            await host.close_all()
+
+    assert asyncio.run(limits()) == [60.0, 10_000.0]

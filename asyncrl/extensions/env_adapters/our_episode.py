@@ -53,7 +53,7 @@ class OurEpisode:
         assert self._session is not None
         action = action_of(message)
         step = await self._host.step(
-            self._session.id, self.turns, action, max(STEP_TIMEOUT_S, self._session.opened.least_step_s)
+            self._session.id, self.turns, action, self._session.step_limit_s(STEP_TIMEOUT_S)
         )
         self.turns += 1
         if not step.done and step.agent not in (None, MAIN_AGENT):

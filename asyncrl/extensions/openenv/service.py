@@ -181,7 +181,7 @@ class Connection:
         if action is None:
             return observation_answer([], tools, 0.0, False, {})
         step = await self.facade.host.step(
-            self.session.id, self.steps, action, max(STEP_TIMEOUT_S, self.session.opened.least_step_s)
+            self.session.id, self.steps, action, self.session.step_limit_s(STEP_TIMEOUT_S)
         )
         self.steps += 1
         self.over = step.done or self.steps >= self.session.opened.max_turns

@@ -72,7 +72,7 @@ class Conversation(MessageEnv):  # type: ignore[misc]
             self._session.id,
             self.turns,
             action_of(message),
-            max(STEP_TIMEOUT_S, self._session.opened.least_step_s),
+            self._session.step_limit_s(STEP_TIMEOUT_S),
         )
         self.turns += 1
         if not step.done and step.agent not in (None, MAIN_AGENT):
