@@ -76,6 +76,9 @@ class EngineHook:
     async def verified(self, engine: Engine, file: WeightFile) -> None:
         """A file has been verified on the server's machine. Raises `UnavailableError` where it cannot be loaded."""
 
+    async def about_to_load(self, engine: Engine, file: WeightFile) -> None:
+        """A verified file is to be loaded now. Raises `UnavailableError` where it cannot be; the old weights go on."""
+
     def keeps_cache(self, options: Mapping[str, Any]) -> bool:
         """Return whether the KV cache outlives this swap. options: the commit's body. Raises `InputError`."""
         return False

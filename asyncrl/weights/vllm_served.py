@@ -45,6 +45,8 @@ class Served:
         self._attempt: asyncio.Future[None] | None = None
         """The newest attempt to catch up."""
         self.staging = Staging(folder)
+        self._preparing = asyncio.Lock()
+        """Held while a version is verified: `prepared` is what is offered to the engine's other machines."""
         self.prepared: WeightFile | None = None
         """What was verified last, as it is on this machine."""
         self.loader = loader(self)
@@ -85,15 +87,16 @@ class Served:
 
         Raises `InputError`, `UnavailableError`.
         """
-        for hook in self.hooks:
-            await hook.before_prepare(file)
-        if (received := self.staging.local(file)) is not None:
-            try:
-                return await self._verify(engine, received)
-            except InputError as error:
-                log.error("%s; reading the file instead", error)
-                self.staging.drop(file)
-        return await self._verify(engine, self.own_file(file))
+        async with self._preparing:
+            for hook in self.hooks:
+                await hook.before_prepare(file)
+            if (received := self.staging.local(file)) is not None:
+                try:
+                    return await self._verify(engine, received)
+                except InputError as error:
+                    log.error("%s; reading the file instead", error)
+                    self.staging.drop(file)
+            return await self._verify(engine, self.own_file(file))
 
     async def _verify(self, engine: Engine, file: WeightFile) -> float:
         # What another engine's copy was compared with when it was taken over need not be computed again.
@@ -171,7 +174,8 @@ class Served:
             if missed is None:
                 return
             # Tens of gigabytes may take longer than the launcher's health probes wait.
-            await self._verify(engine, missed)
+            async with self._preparing:
+                await self._verify(engine, missed)
             await self._load(engine, missed)
             log.warning("caught up with version %d", missed.version)
 
@@ -182,6 +186,11 @@ class Served:
         mode: PauseMode = "keep",
         options: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
+        # What is missing once loading has begun ends the engine.
+        if not Path(file.path).is_file():
+            raise UnavailableError(f"{file.path} is no longer there; prepare version {file.version} again")
+        for hook in having(self.hooks, "about_to_load"):
+            await hook.about_to_load(engine, file)
         busy_s = await self.loader.load(engine, file, mode, options or {})
         return {"version": file.version, "pause_s": busy_s}
 

@@ -67,11 +67,11 @@ def worker_rank(worker: Any) -> int:
     return int(parallel.data_parallel_index * parallel.world_size + parallel.rank)
 
 
-async def all_ended(engine: Engine, limit_s: float, asked: str) -> str:
-    """Wait until all workers have ended what they began; return the first error. asked: the call that tells."""
+async def all_ended(engine: Engine, limit_s: float, asked: str, *args: str) -> str:
+    """Wait until all workers have ended what they began; return the first error. asked, args: the call that tells."""
     deadline, pause_s = time.monotonic() + limit_s, FIRST_LOOK_S
     while True:
-        progress = await engine.collective_rpc(asked)
+        progress = await engine.collective_rpc(asked, args=args)
         if error := next((error for _, error in progress if error), ""):
             return str(error)
         if all(ended for ended, _ in progress):

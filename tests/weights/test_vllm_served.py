@@ -15,6 +15,7 @@ from asyncrl.weights import vllm_served
 from asyncrl.weights.files import verify_weights, write_weights
 from asyncrl.weights.position import write_committed
 from asyncrl.weights.staging import Staging
+from asyncrl.weights.vllm_hooks import EngineHook
 
 CALLS = 64
 
@@ -143,3 +144,63 @@ def test_a_copy_that_another_engine_has_is_read_once_to_take_it_over_and_again_o
     alone.staging.make_room(file).write_bytes(content)
     asyncio.run(alone.prepare(None, file))
     assert len(verified) == 2
+
+
+class Noting(EngineHook):
+    """Notes what is verified, which takes a moment, and refuses to load version 7."""
+
+    def __init__(self, policy):
+        super().__init__(policy)
+        self.seen = []
+
+    async def verified(self, engine, file):
+        self.seen.append(("begins", file.version, self.policy.prepared.version))
+        await asyncio.sleep(0.05)
+        self.seen.append(("ends", file.version, self.policy.prepared.version))
+
+    async def about_to_load(self, engine, file):
+        if file.version == 7:
+            raise UnavailableError("a machine lacks it")
+
+
+class Unloaded:
+    """A loader that notes what it loads."""
+
+    def __init__(self, policy):
+        self.policy, self.loaded = policy, []
+
+    async def load(self, engine, file, mode, options):
+        self.loaded.append(file.version)
+        self.policy.position.moved(file)
+        return 0.0
+
+
+def test_versions_that_are_prepared_at_once_are_verified_one_after_another(tmp_path):
+    files = [write_weights(tmp_path, v, [("w", torch.ones(2))], epoch=1) for v in (5, 6)]
+    policy = vllm_served.Served("main", str(tmp_path), asyncio.Lock(), [Noting], Unloaded)
+
+    async def scenario():
+        await asyncio.gather(*(policy.prepare(None, file) for file in files))
+
+    asyncio.run(scenario())
+    assert policy.hooks[0].seen == [("begins", 5, 5), ("ends", 5, 5), ("begins", 6, 6), ("ends", 6, 6)]
+
+
+def test_what_is_missing_is_found_before_anything_is_loaded(tmp_path):
+    files = [write_weights(tmp_path, v, [("w", torch.ones(2))], epoch=1) for v in (5, 6, 7)]
+    policy = vllm_served.Served("main", str(tmp_path), asyncio.Lock(), [Noting], Unloaded)
+
+    async def scenario():
+        for file in files:
+            await policy.prepare(None, file)
+        Path(files[1].path).unlink()
+        await policy.commit(None, files[0], "keep")
+        with pytest.raises(
+            UnavailableError, match=r"00000006\.safetensors is no longer there; prepare version 6"
+        ):
+            await policy.commit(None, files[1], "keep")
+        with pytest.raises(UnavailableError, match="a machine lacks it"):
+            await policy.commit(None, files[2], "keep")
+
+    asyncio.run(scenario())
+    assert policy.loader.loaded == [5] and policy.position.version == 5

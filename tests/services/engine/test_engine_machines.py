@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from asyncrl.config import parse_config
+from asyncrl.errors import InputError
 from asyncrl.extensions.collective_weights.carrier import CollectiveCarrier
 from asyncrl.extensions.http_weights.carrier import HttpCarrier
 from asyncrl.extensions.machines.spread_host import SpreadHost
@@ -111,6 +112,7 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
             await publish(publishers[1], 2)
             assert [path.name for path in copies(weights)] == ["weights-00000002.safetensors"] * 2
             await damaged_on_the_way(client, publishers[1])
+            await two_at_once(client, publishers[1])
         finally:
             for one in publishers:
                 await one.close()
@@ -128,8 +130,21 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
         await client.request("weights/prepare", file.to_json())
         await client.request("weights/commit", file.to_json())
         assert await off(client, policy, 3) < TOLERANCE
+
+    async def two_at_once(client, publisher):
+        """Each machine has both versions, whoever asks first, and a commit leaves none but its own."""
+        files = []
+        for version in (4, 5):
+            change(policy, version)
+            files.append(publisher.write(version, checkpoint_form(policy, policy.named_parameters())))
+        await asyncio.gather(*(client.request("weights/prepare", file.to_json()) for file in files))
+        await client.request("weights/commit", files[0].to_json())
+        with pytest.raises(InputError, match="version 5 are no longer on all machines of the engine"):
+            await client.request("weights/commit", files[1].to_json())
+        assert (await client.state())["version"] == 4
         # Also notes it as the version that counts, for an engine that starts again.
-        await FilePublisher(weights, [client]).publish(file)
+        await FilePublisher(weights, [client]).publish(files[1])
+        assert await off(client, policy, 5) < TOLERANCE
 
     asyncio.run(versions())
 
@@ -150,7 +165,7 @@ def test_its_answers_are_those_of_one_process_and_versions_reach_both_machines(e
     async def caught_up():
         client = EngineClient(process.url)
         try:
-            assert await off(client, policy, 3) < TOLERANCE
+            assert await off(client, policy, 5) < TOLERANCE
         finally:
             await client.close()
 
