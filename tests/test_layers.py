@@ -102,6 +102,7 @@ ROOMS = {
 EXTENSIONS = ROOT / "asyncrl" / "extensions"
 STANDS_ON = {
     "extensions/sleep": {"offload"},
+    "extensions/supervised": {"packaged_models"},
     "extensions/study": {"curriculum"},
     "extensions/play_again": {"collapse_guard"},
     "extensions/simulation": {"planning"},

@@ -30,7 +30,7 @@ with scratch_folder("held", Path(sys.argv[1])) as folder:
 """
 ELSEWHERE = {
     "asyncrl/extensions/env_adapters/textworld_games.py": "in the cache of games, beside the game",
-    "asyncrl/launch/models/local_models.py": "in the cache of models, which may be on another disk",
+    "asyncrl/extensions/packaged_models/folders.py": "in the cache of models, which may be on another disk",
     "asyncrl/machine.py": "a cache, which stays",
     "asyncrl/extensions/remote_sandboxes/cluster.py": "a file that is removed in the next statement",
     "asyncrl/weights/vllm_adapters.py": "in the folder of weights, which the launcher removes",

@@ -73,6 +73,7 @@ SEAMS = frozenset(
         "presets",
         "commands",
         "start_models",
+        "model_sources",
         "evaluators",
         "plans",
     }
