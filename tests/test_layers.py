@@ -101,6 +101,8 @@ ROOMS = {
 """The folders of a part, and its modules beside them, from the bottom up."""
 EXTENSIONS = ROOT / "asyncrl" / "extensions"
 STANDS_ON = {
+    "extensions/league": {"critic"},
+    "extensions/planning": {"critic"},
     "extensions/sleep": {"offload"},
     "extensions/supervised": {"packaged_models"},
     "extensions/study": {"curriculum"},

@@ -38,7 +38,6 @@ ABSENT = (
     "asyncrl.train.loop.left_out",
     "asyncrl.train.models.lora",
     "asyncrl.train.checkpoint.memory_checkpoints",
-    "asyncrl.train.parts.critic",
     "asyncrl.train.parts.reference",
     "asyncrl.train.parts.score",
     "asyncrl.train.parts.snapshots",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncrl.conflicts import (
     base_model,
-    critic,
     evaluation,
     extensions,
     keep_kv,
@@ -42,7 +41,6 @@ FEATURES: tuple[Conflicts, ...] = (
     no_signal.CONFLICTS,
     sequence_parallel.CONFLICTS,
     offload_activations.CONFLICTS,
-    critic.CONFLICTS,
     extensions.CONFLICTS,
     *(row.load() for row in rows("conflicts")),
 )

@@ -40,6 +40,7 @@ SEAMS = frozenset(
         "forward_changes",
         "engine_parts",
         "step_parts",
+        "trunk_heads",
         "teachers",
         "group_checks",
         "strategies",

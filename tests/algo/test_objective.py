@@ -12,7 +12,7 @@ import torch
 from asyncrl.algo.inputs import LossInputs, LossOutputs
 from asyncrl.algo.objective import build_objective
 from asyncrl.algo.presets import known_presets
-from asyncrl.algo.value import value_term
+from asyncrl.extensions.critic.value import value_term
 from tests.algo.factories import EXTRAS, OF_TOKENS, advantage_batch, loss_fields, loss_inputs
 from tests.conformance.tensors import count_totals
 

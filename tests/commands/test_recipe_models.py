@@ -11,8 +11,8 @@ from asyncrl.cli import build_parser, main
 from asyncrl.cli import commands as all_commands
 from asyncrl.credentials import VARIABLE
 from asyncrl.errors import UnavailableError
-from asyncrl.extensions.study.study_file import read_study, study_run
 from asyncrl.extensions.packaged_models import folders
+from asyncrl.extensions.study.study_file import read_study, study_run
 
 RECIPE = """
 [model]

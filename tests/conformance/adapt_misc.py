@@ -15,7 +15,7 @@ from asyncrl.algo.loss import distill, preference
 from asyncrl.algo.metrics import Metrics, values
 from asyncrl.algo.next_token import next_token_scores
 from asyncrl.algo.registry import parts, resolve
-from asyncrl.algo.value import value_loss
+from asyncrl.extensions.critic.value import value_loss
 from asyncrl.extensions.published import shaping
 from asyncrl.extensions.published.correction import m2po, masked, opsm, tv_mask
 from asyncrl.extensions.published.proximal.ewma import beta_from_staleness, update_ewma

@@ -49,6 +49,7 @@ def asked_with(config):
         "trainer_callbacks": run,
         "sampled_checks": run,
         "step_parts": run.objective,
+        "trunk_heads": run.objective,
         "trackers": run.objective,
         "group_checks": {"needs": run.objective.needs},
         **dict.fromkeys(("engine_processes", "weight_conversions"), environment_of(config)),

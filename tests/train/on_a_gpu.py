@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.algo.metrics import reduce_over_ranks
-from asyncrl.train.models.value_head import VALUES
-from asyncrl.train.parts.critic import Critic
+from asyncrl.extensions.critic.part import Critic
+from asyncrl.extensions.critic.value_head import VALUES
 from asyncrl.train.step import gradient as steps
 from asyncrl.train.step.auxiliary_models import AuxiliaryModels
 from tests.fake_gpu import fake_gpu

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from asyncrl.extensions.critic.part import CRITIC, load_critic
 from asyncrl.extensions.league.minimax import MainCritic, MinimaxReward
 from asyncrl.extensions.league.token_extra import NextStates
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
-from asyncrl.train.parts.critic import CRITIC, load_critic
 from asyncrl.train.step.step_batch import StepBatch, build_step_batch, pad_rows
 from asyncrl.train.step.step_settings import StepSettings
 from asyncrl.train.step.whole_batch import whole_batch

@@ -5,8 +5,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
 
 from asyncrl.config import LoraConfig
+from asyncrl.extensions.critic.part import load_critic
 from asyncrl.train.models.loading import load_frozen, load_policy
-from asyncrl.train.parts.critic import load_critic
 
 LORA = LoraConfig(rank=4)
 

@@ -13,6 +13,7 @@ from transformers import (
 
 from asyncrl.algo.loss.distill import full_kl
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.critic.value_head import HEAD, new_head
 from asyncrl.train.models import token_scores
 from asyncrl.train.models.loading import load_frozen, load_policy
 from asyncrl.train.models.policy import PolicyModel, check_logits, probe, when_it_computes
@@ -126,7 +127,7 @@ def test_nothing_of_the_size_of_tokens_times_vocabulary_is_kept(policy, rows, mo
 
 
 def test_values_are_read_one_position_before_the_token_and_at_the_last_sampled_one(tiny_model):
-    policy = load_policy(tiny_model, "float32", value_head=True)
+    policy = load_policy(tiny_model, "float32", heads={HEAD: new_head})
     torch.nn.init.normal_(policy.value_head.weight)
     ids = torch.arange(10, 20)[None]
     mask = torch.tensor([[0, 0, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
@@ -140,7 +141,7 @@ def test_values_are_read_one_position_before_the_token_and_at_the_last_sampled_o
 
 
 def test_detached_values_send_no_gradient_into_the_trunk(tiny_model, rows):
-    policy = load_policy(tiny_model, "float32", value_head=True)
+    policy = load_policy(tiny_model, "float32", heads={HEAD: new_head})
     torch.nn.init.normal_(policy.value_head.weight)
     policy(*rows, 1.0, ("detached_values",))["values"].sum().backward()
     assert policy.value_head.weight.grad.abs().max() > 0

@@ -10,9 +10,9 @@ from tests.train.one_step import Learner, step_once
 
 ASKS = {
     "snapshots": {"preset": "grpo", "proximal": {"name": "snapshot"}},
-    "critic": {"preset": "ppo"},
     "reference": {"preset": "grpo", "kl": {"coef": 0.1}},
     "teacher": {"preset": "opd"},
+    "critic": {"preset": "ppo"},
     "average": {"preset": "ppo_ewma"},
     "answers": {"preset": "igpo"},
     "score_norms": {"preset": "grpo", "advantage": {"name": "vcpo", "score": "gradient"}},

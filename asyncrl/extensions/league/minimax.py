@@ -23,6 +23,8 @@ from torch import Tensor
 
 from asyncrl.algo.objective import Objective, build_objective
 from asyncrl.config import Config
+from asyncrl.extensions.critic.part import CRITIC, CriticModel, load_critic
+from asyncrl.extensions.critic.value_head import HEAD, new_head
 from asyncrl.extensions.league.rules.minimax import minimax_rewards
 from asyncrl.extensions.league.token_extra import NEXT_STATES
 from asyncrl.run.checkpoints import VALUES, complete_checkpoints, state_folder
@@ -33,7 +35,6 @@ from asyncrl.train.engine.full_state import WEIGHT
 from asyncrl.train.loop.callbacks import TrainerCallback
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.models.policy import PolicyModel
-from asyncrl.train.parts.critic import CRITIC, CriticModel, load_critic
 from asyncrl.train.parts.needed_models import forward_changes, offloaded
 from asyncrl.train.step.serve_rows import share_batch
 from asyncrl.train.step.step import StepReport
@@ -271,7 +272,9 @@ def load_minimax(
     if judged.settings["value"]["trunk"] == "shared":
         # Its states were sampled by another version: its own routers choose.
         own = forward_changes(main, of_records=False)
-        policy = load_policy(model, dtype, value_head=True, lora=main.lora, seed=main.run.seed, changes=own)
+        policy = load_policy(
+            model, dtype, heads={HEAD: new_head}, lora=main.lora, seed=main.run.seed, changes=own
+        )
         critic = MainCritic(policy, checkpoints, offloaded(config))
     else:
         critic = MainCritic(load_critic(model, dtype), checkpoints, offloaded(config))

@@ -6,7 +6,8 @@ Nothing is imported of what is not asked for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,7 +40,7 @@ def load_policy(
     path: str,
     dtype: str,
     gradient_checkpointing: bool = False,
-    value_head: bool = False,
+    heads: Mapping[str, Callable[[Any], nn.Module]] = MappingProxyType({}),
     lora: LoraConfig = FULL,
     seed: int = 0,
     changes: Sequence[ForwardChange] = (),
@@ -47,12 +48,11 @@ def load_policy(
 ) -> PolicyModel:
     """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is.
 
-    value_head: have the trunk feed a critic, too (`asyncrl.train.parts.critic`).
+    heads: what makes further heads of the trunk, by their names.
     """
     model, rows = load_model(path, dtype, gradient_checkpointing, offload_activations)
     text_alone = rows is run_rows
     inputs: list[TrunkInput] = []
-    heads: dict[str, nn.Module] = {}
     if lora.rank:
         if not text_alone:
             raise ConfigError(
@@ -64,11 +64,7 @@ def load_policy(
     for change in changes:
         if (read := change.apply(model, path, text_alone)) is not None:
             inputs.append(read)
-    if value_head:
-        from asyncrl.train.models.value_head import HEAD, new_head
-
-        heads[HEAD] = new_head(model)
-    policy = PolicyModel(model, rows, inputs, heads)
+    policy = PolicyModel(model, rows, inputs, {name: make(model) for name, make in heads.items()})
 
     def probes() -> None:
         enable_prefix_trees(model)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def load_trained(config: Config, objective: Objective, model: str) -> PolicyModel:
-    """Load the policy, with a value head when a critic shares its trunk."""
-    shared = objective.needs_values and objective.settings["value"]["trunk"] == "shared"
+    """Load the policy, with the heads that what the objective reads has on its trunk."""
+    heads = {row.name: row.load() for row in rows("trunk_heads") if row.wanted(objective)}
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
-            model, config.model.dtype, config.train.gradient_checkpointing, shared, config.lora, config.run.seed,
+            model, config.model.dtype, config.train.gradient_checkpointing, heads, config.lora, config.run.seed,
             forward_changes(config), config.train.offload_activations,
         )  # fmt: skip
     return _with_kernel(config, policy)

@@ -52,7 +52,6 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("snapshots", frozenset({"snapshots"}), "asyncrl.train.parts.snapshots:snapshots"),
-    Part("critic", frozenset({"values"}), "asyncrl.train.parts.critic:critic"),
     Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
     Part("teacher", frozenset({"teacher", "teacher_logits"}), "asyncrl.train.parts.teacher:teacher"),
 )

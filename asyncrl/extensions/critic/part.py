@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from asyncrl.algo.inputs import LossInputs, Totals
 from asyncrl.algo.metrics import Metrics
 from asyncrl.algo.objective import Objective
-from asyncrl.algo.value import value_term
 from asyncrl.config import TrainConfig
+from asyncrl.extensions.critic.value import value_term
+from asyncrl.extensions.critic.value_head import DETACHED, VALUES, new_head, read_values
 from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.models.loading import load_model
 from asyncrl.train.models.policy import (
@@ -36,7 +37,6 @@ from asyncrl.train.models.prefix_tree import (
     tree_of,
     uses_prefix_trees,
 )
-from asyncrl.train.models.value_head import DETACHED, VALUES, new_head, read_values
 from asyncrl.train.step.gradient import Step
 from asyncrl.train.step.part_table import PartContext
 from asyncrl.train.step.ragged import Ragged
