@@ -14,7 +14,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ from asyncrl.config_sections import (
     ExtensionsConfig,
     LoraConfig,
     ModelConfig,
+    OtherModelConfig,
     PlacementConfig,
     PolicyConfig,
     ReferenceConfig,
@@ -45,13 +46,12 @@ from asyncrl.config_sections import (
     RunConfig,
     Section,
     SftConfig,
-    TeacherConfig,
     TrainConfig,
     is_section,
 )
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.settings import composed
-from asyncrl.extensions.table import by_name, rows
+from asyncrl.extensions.table import rows
 from asyncrl.import_path import absolute, search_in
 from asyncrl.textfile import read_text, read_toml
 from asyncrl.types import MAIN_POLICY
@@ -75,8 +75,6 @@ PACKAGED_BASES = PACKAGED_RECIPES / "bases"
 LOCAL_RECIPES = Path("recipes")
 """Below the current folder; goes before those of the package."""
 
-MODEL_KEYS = {(section, "path") for section in ("model", "reference", "teacher")}
-"""Keys that name a folder with a model, or one of a hub."""
 TEMPLATE_KEYS = {
     *(("data", key) for key in ("prompt", "system", "answer")),
     *(("sft", key) for key in ("prompt", "completion")),
@@ -112,7 +110,6 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     lora: LoraConfig = LoraConfig()
     reference: ReferenceConfig = ReferenceConfig()
-    teacher: TeacherConfig = TeacherConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
     extensions: ExtensionsConfig = ExtensionsConfig()
@@ -236,6 +233,11 @@ class Config(Section):
             if isinstance(values, kind):
                 return values
         raise LookupError(f"{kind.__name__} is no part of a run's configuration")
+
+    @property
+    def other_models(self) -> dict[str, OtherModelConfig]:
+        """The sections of other models than the policy, by their names."""
+        return {name: one for name, one in self if isinstance(one, OtherModelConfig)}
 
     @property
     def policy_names(self) -> tuple[str, ...]:
@@ -438,9 +440,20 @@ def _fixed_sections() -> frozenset[str]:
 
 
 @functools.cache
+def _model_keys() -> Mapping[tuple[str, ...], Callable[[str], bool]]:
+    """Return the keys that name a folder with a model or one of a hub, and what says that a value is another name."""
+    fields = composed(Config).model_fields
+    others = {name: one.annotation for name, one in fields.items() if is_section(one.annotation)}
+    found: dict[tuple[str, ...], Callable[[str], bool]] = {
+        (name, "path"): one.is_name for name, one in others.items() if issubclass(one, OtherModelConfig)
+    }
+    return {("model", "path"): lambda value: value == "sft", **found}
+
+
+@functools.cache
 def _path_keys() -> frozenset[tuple[str, ...]]:
     """Return the keys that name a file or folder, whatever it begins with."""
-    return frozenset(MODEL_KEYS | DATA_KEYS | set(_marked(composed(Config))))
+    return frozenset(_model_keys().keys() | DATA_KEYS | set(_marked(composed(Config))))
 
 
 def _marked(section: type[Section]) -> Iterator[tuple[str, ...]]:
@@ -559,7 +572,7 @@ def with_files_in(folder: Path, value: Any, keys: tuple[str, ...] = ()) -> Any:
     beginning = os.path.expandvars(os.path.expanduser(value)) if _BEGINNING.match(value) else value
     there = os.path.abspath(folder / beginning)
     named = (keys in DATA_KEYS and value not in (SCRIPTED, TRAINED_ON)) or (
-        keys in MODEL_KEYS and value != "sft" and value not in by_name("teachers")
+        keys in _model_keys() and not _model_keys()[keys](value)
     )
     in_folder = keys in {("env", "task_file"), ("run", "python_path")} or value.startswith(("./", "../"))
     if in_folder or (beginning != value and os.path.isabs(beginning)):

@@ -535,7 +535,23 @@ class LoraConfig(Section):
         return value
 
 
-class ReferenceConfig(Section):
+class OtherModelConfig(Section):
+    """Another model than the policy, which objectives read."""
+
+    path: str = ""
+
+    @classmethod
+    def is_name(cls, path: str) -> bool:
+        """Return whether a path is a name of the section's own, which stands for no folder, hub name or address."""
+        return False
+
+    @property
+    def is_loaded(self) -> bool:
+        """True where the model is loaded from a folder or a hub."""
+        return self.path != "" and not is_url(self.path) and not self.is_name(self.path)
+
+
+class ReferenceConfig(OtherModelConfig):
     """The reference policy of KL terms and preference pairs."""
 
     path: str = ""
@@ -543,14 +559,6 @@ class ReferenceConfig(Section):
     read from ASYNCRL_SCORER_KEY. Empty takes the model that the run starts from."""
     refresh_every: Seldom[int] = Field(0, ge=0)
     """Steps after which the reference becomes the current policy; 0 never."""
-
-
-class TeacherConfig(Section):
-    """The teacher of on-policy distillation."""
-
-    path: str = ""
-    """As `reference.path`, or `self`: the policy itself, shown a success of the same group before what it scores
-    (docs/algorithms/losses.md). Objectives that distil need one."""
 
 
 class EvalConfig(Section):

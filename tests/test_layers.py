@@ -103,11 +103,12 @@ EXTENSIONS = ROOT / "asyncrl" / "extensions"
 STANDS_ON = {
     "extensions/league": {"critic"},
     "extensions/planning": {"critic"},
+    "extensions/self_teacher": {"distillation"},
+    "extensions/simulation": {"distillation", "planning"},
     "extensions/sleep": {"offload"},
     "extensions/supervised": {"packaged_models"},
     "extensions/study": {"curriculum"},
     "extensions/play_again": {"collapse_guard"},
-    "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
 }

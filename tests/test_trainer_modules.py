@@ -41,7 +41,6 @@ ABSENT = (
     "asyncrl.train.parts.reference",
     "asyncrl.train.parts.score",
     "asyncrl.train.parts.snapshots",
-    "asyncrl.train.parts.teacher",
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",

@@ -41,9 +41,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         advantage={"name": "multi_agent", "invocations": 4},
     ),
     "tis": preset("grpo", "ppo_clip", "token_mean"),
-    "opd": preset("reinforce", "opd_sampled", "token_mean", corrections=[]),
-    "opd_full": preset("reinforce", "opd_full", "token_mean", corrections=[]),
-    "sdpo": preset("reinforce", "opd_full", "token_mean"),
 }
 """The presets whose parts are all the core's. Extensions add theirs at the seam `presets`."""
 

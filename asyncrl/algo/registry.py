@@ -40,8 +40,6 @@ CORE: dict[str, dict[str, str]] = {
     },
     "loss": {
         "dapo_clip": "asyncrl.algo.loss.ppo:dapo_clip",
-        "opd_full": "asyncrl.algo.loss.distill:opd_full",
-        "opd_sampled": "asyncrl.algo.loss.distill:opd_sampled",
         "ppo_clip": "asyncrl.algo.loss.ppo:ppo_clip",
     },
     "correction": {

@@ -22,7 +22,6 @@ from asyncrl.config_sections import (
     RunConfig,
     Section,
     SftConfig,
-    TeacherConfig,
     TrainConfig,
 )
 from asyncrl.extensions.table import by_name
@@ -62,8 +61,6 @@ class Recipe(Protocol):
     def lora(self) -> LoraConfig: ...
     @property
     def reference(self) -> ReferenceConfig: ...
-    @property
-    def teacher(self) -> TeacherConfig: ...
     @property
     def eval(self) -> EvalConfig: ...
     @property

@@ -17,7 +17,6 @@ from asyncrl.conflicts import (
     sequence_parallel,
     staleness_control,
     tasks,
-    teacher,
     token_budget,
     weight_transfer,
 )
@@ -26,7 +25,6 @@ from asyncrl.extensions.table import rows
 
 FEATURES: tuple[Conflicts, ...] = (
     weight_transfer.CONFLICTS,
-    teacher.CONFLICTS,
     reference.CONFLICTS,
     staleness_control.CONFLICTS,
     base_model.CONFLICTS,

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from asyncrl.algo.loss.distill import full_kl
 from asyncrl.algo.next_token import next_token_scores
+from asyncrl.extensions.distillation.losses import full_kl
 
 INF = torch.inf
 

@@ -10,8 +10,9 @@ import torch
 from asyncrl.algo.aggregate import aggregate
 from asyncrl.algo.correction import truncated
 from asyncrl.algo.inputs import LossInputs
-from asyncrl.algo.loss import distill, ppo
+from asyncrl.algo.loss import ppo
 from asyncrl.algo.registry import resolve
+from asyncrl.extensions.distillation import losses as distill
 from asyncrl.extensions.published.correction import kpop, masked, sequence_kl
 from asyncrl.extensions.published.loss import (
     aspo,

@@ -11,11 +11,12 @@ from asyncrl.algo.diagnostics.ess import derive, ess_metrics, sequence_ess
 from asyncrl.algo.diagnostics.mismatch import divergence
 from asyncrl.algo.diagnostics.token_lags import metrics_by_lag
 from asyncrl.algo.inputs import LossInputs, LossOutputs
-from asyncrl.algo.loss import distill, preference
+from asyncrl.algo.loss import preference
 from asyncrl.algo.metrics import Metrics, values
 from asyncrl.algo.next_token import next_token_scores
 from asyncrl.algo.registry import parts, resolve
 from asyncrl.extensions.critic.value import value_loss
+from asyncrl.extensions.distillation import losses as distill
 from asyncrl.extensions.published import shaping
 from asyncrl.extensions.published.correction import m2po, masked, opsm, tv_mask
 from asyncrl.extensions.published.proximal.ewma import beta_from_staleness, update_ewma

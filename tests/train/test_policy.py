@@ -11,15 +11,15 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from asyncrl.algo.loss.distill import full_kl
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.critic.value_head import HEAD, new_head
+from asyncrl.extensions.distillation.losses import full_kl
+from asyncrl.extensions.distillation.part import compared_with
 from asyncrl.train.models import token_scores
 from asyncrl.train.models.loading import load_frozen, load_policy
 from asyncrl.train.models.policy import PolicyModel, check_logits, probe, when_it_computes
 from asyncrl.train.models.prefix_tree import INNER, uses_prefix_trees
 from asyncrl.train.models.tiny_model import build_model
-from asyncrl.train.parts.teacher import compared_with
 from tests.models import save_dense
 
 

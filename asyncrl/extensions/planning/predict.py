@@ -14,7 +14,6 @@ from asyncrl.extensions.planning.engine_memory import GRAPHS, EngineMemory, engi
 from asyncrl.extensions.planning.remembered import remembered
 from asyncrl.extensions.planning.states import FLOAT32, Kept, Size, gathered_weights, kept
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
-from asyncrl.extensions.teachers import is_loaded
 from asyncrl.launch.machines.placement import Placement, placed, plan
 from asyncrl.launch.models.weights_folder import memory_checkpoints
 from asyncrl.types import MAIN_POLICY
@@ -263,10 +262,9 @@ class Planner:
         share = config.engine.gpu_memory_utilization
         assert isinstance(share, float)
         shapes = {"policy": architecture(config, "model.path", config.model.path)}
-        for name in ("reference", "teacher"):
-            path = getattr(config, name).path
-            if is_loaded(path):
-                shapes[name] = architecture(config, f"{name}.path", path)
+        for name, other in config.other_models.items():
+            if other.is_loaded:
+                shapes[name] = architecture(config, f"{name}.path", other.path)
         rank = self._rank(config, shapes)
         element = 2 if config.model.dtype == "bfloat16" else 4
         engine = engine_memory(
@@ -332,7 +330,8 @@ class Planner:
         train = config.train
         read = [
             shapes, config.algo, config.model.dtype, config.max_tokens, config.buffer.max_staleness, config.lora.rank,
-            config.lora.target_modules, config.reference.model_dump(), config.teacher.path,
+            config.lora.target_modules, config.reference.refresh_every,
+            {name: one.path for name, one in config.other_models.items()},
             train.zero_stage == 3, train.model_dump(mode="json", exclude=NOT_OF_THE_STEP),
         ]  # fmt: skip
 

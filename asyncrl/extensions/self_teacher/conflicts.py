@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asyncrl.conflicts.protocol import Asked, Conflicts, Recipe
+from asyncrl.extensions.distillation.settings import TeacherConfig
 from asyncrl.extensions.table import value_at
 
 NAME = "self"
@@ -13,7 +14,7 @@ NAME = "self"
 
 def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
     """Yield what leaves it nothing to be shown, or cannot be run."""
-    if recipe.teacher.path != NAME or not asked.words & {"teacher", "teacher_logits"}:
+    if recipe.section(TeacherConfig).path != NAME or not asked.words & {"teacher", "teacher_logits"}:
         return
     if recipe.rollout.group_size == 1 and not value_at(recipe, "train.complete_groups"):
         yield (
@@ -29,7 +30,7 @@ def objective_problems(recipe: Recipe, asked: Asked) -> Iterator[str]:
 
 def with_images(recipe: Recipe) -> Iterator[str]:
     """Yield it, which is shown no images."""
-    if recipe.teacher.path == NAME:
+    if recipe.section(TeacherConfig).path == NAME:
         yield "teacher.path"
 
 

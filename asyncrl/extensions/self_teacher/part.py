@@ -22,9 +22,9 @@ from asyncrl.algo.curation.signal import succeeded
 from asyncrl.algo.metrics import Metric, Metrics, mean_over
 from asyncrl.data.token_extras.table import shown_to_all
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.distillation.part import TEACHER_KL, compared_with
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.token_scores import Compared, Projection
-from asyncrl.train.parts.teacher import TEACHER_KL, compared_with
 from asyncrl.train.step.gradient import Step
 from asyncrl.train.step.part_table import PartContext
 from asyncrl.train.step.serve_rows import Plan, serve_rows, share_batch

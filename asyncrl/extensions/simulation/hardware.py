@@ -14,6 +14,7 @@ from asyncrl.algo.settings import needed, resolve_settings
 from asyncrl.config import Config
 from asyncrl.config_sections import is_url
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.distillation.settings import TeacherConfig
 from asyncrl.extensions.planning.architectures import architecture
 from asyncrl.extensions.planning.engine_memory import GIB, engine_memory
 from asyncrl.extensions.planning.model_size import model_size
@@ -129,7 +130,7 @@ def operations(config: Config) -> float:
         # In parts, before each optimizer step; before the only one the policy has not moved yet.
         "ratio_statistics" in words and (passes.policy or "step_start" not in words),
         "reference" in words and not is_url(config.reference.path),
-        bool(words & {"teacher", "teacher_logits"}) and not is_url(config.teacher.path),
+        bool(words & {"teacher", "teacher_logits"}) and not is_url(config.section(TeacherConfig).path),
         "average" in words,
         "snapshots" in words,
     ]

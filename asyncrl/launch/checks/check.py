@@ -26,7 +26,6 @@ from asyncrl.env.protocol import Env
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError, EpisodeError, did_you_mean
 from asyncrl.extensions.table import Row, rows
-from asyncrl.extensions.teachers import is_loaded
 from asyncrl.gpus import check_fused_kernel, found_gpus
 from asyncrl.images import has_images
 from asyncrl.import_path import top_level_names
@@ -136,10 +135,9 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
         policy = config.policy(name)
         key = f"policies.{name}.model.path"
         _check_whole(check_model(key, policy.model.path, policy), key, policy.model.path)
-    for section in ("reference", "teacher"):
-        path = getattr(config, section).path
-        if is_loaded(path):
-            check_model(f"{section}.path", path, config, policy=False)
+    for section, other in config.other_models.items():
+        if other.is_loaded:
+            check_model(f"{section}.path", other.path, config, policy=False)
     return notes
 
 

@@ -35,7 +35,7 @@ def with_local_models(config: Config) -> Config:
     """
     data: dict[str, Any] = config.model_dump(mode="json")
     places = [("model.path", data["model"])]
-    places += [(f"{section}.path", data[section]) for section in ("reference", "teacher")]
+    places += [(f"{section}.path", data[section]) for section in config.other_models]
     places += [(f"policies.{name}.model.path", one["model"]) for name, one in data["policies"].items()]
     changed = False
     for key, section in places:

@@ -53,7 +53,6 @@ class Part(NamedTuple):
 PARTS = (
     Part("snapshots", frozenset({"snapshots"}), "asyncrl.train.parts.snapshots:snapshots"),
     Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
-    Part("teacher", frozenset({"teacher", "teacher_logits"}), "asyncrl.train.parts.teacher:teacher"),
 )
 """In the order in which they are called."""
 

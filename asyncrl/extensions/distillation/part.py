@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.algo.loss.distill import full_kl
 from asyncrl.algo.objective import Objective
 from asyncrl.config_sections import is_url
 from asyncrl.data.token_extras.table import shown_to_all
+from asyncrl.extensions.distillation.losses import full_kl
+from asyncrl.extensions.distillation.settings import TeacherConfig
 from asyncrl.extensions.table import by_name
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.token_scores import Compared, Projection, tempered
@@ -36,7 +37,7 @@ class Divergence:
     head: Projection
     """The teacher's vocabulary projection."""
     direction: str
-    """See `asyncrl.algo.loss.distill.full_kl`."""
+    """See `asyncrl.extensions.distillation.losses.full_kl`."""
 
     def __call__(self, logits: Tensor, states: Tensor, temperature: float) -> Tensor:
         with torch.no_grad():
@@ -92,7 +93,7 @@ def teacher(context: PartContext) -> StepPart:
     reads, and is called as this one is.
     """
     config = context.config
-    path, direction = config.teacher.path, direction_of(context.objective)
+    path, direction = config.section(TeacherConfig).path, direction_of(context.objective)
     if named := by_name("teachers").get(path):
         part: StepPart = named.load()(context, direction)
         return part
