@@ -40,7 +40,6 @@ ABSENT = (
     "asyncrl.train.checkpoint.memory_checkpoints",
     "asyncrl.train.parts.reference",
     "asyncrl.train.parts.score",
-    "asyncrl.train.parts.snapshots",
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from asyncrl.extensions.critic import part as critic
+from asyncrl.extensions.old_policy import snapshots
 from asyncrl.extensions.published import answer_probability, average
 from asyncrl.extensions.published.score_norms import ScoreNorms
 from asyncrl.extensions.self_teacher import part as self_teacher
-from asyncrl.train.parts import frozen, snapshots
+from asyncrl.train.parts import frozen
 from asyncrl.train.step import auxiliary_models, gradient, whole_batch
 from tests.train.one_step import Learner
 

@@ -9,8 +9,8 @@ from asyncrl.train.step.step_part import StepPart
 from tests.train.one_step import Learner, step_once
 
 ASKS = {
-    "snapshots": {"preset": "grpo", "proximal": {"name": "snapshot"}},
     "reference": {"preset": "grpo", "kl": {"coef": 0.1}},
+    "snapshots": {"preset": "grpo", "proximal": {"name": "snapshot"}},
     "critic": {"preset": "ppo"},
     "teacher": {"preset": "opd"},
     "average": {"preset": "ppo_ewma"},

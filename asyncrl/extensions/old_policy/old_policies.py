@@ -18,8 +18,8 @@ import torch
 
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.old_policy.model import Row
+from asyncrl.extensions.old_policy.snapshots import KeptVersions
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.parts.snapshots import KeptVersions
 from asyncrl.train.step.ragged import Ragged
 from asyncrl.train.step.step_batch import StepBatch
 from asyncrl.train.step.step_settings import StepSettings

@@ -24,10 +24,10 @@ from asyncrl.errors import ConfigError
 from asyncrl.extensions.old_policy.interruption import interrupt
 from asyncrl.extensions.old_policy.sampled import Sequence
 from asyncrl.extensions.old_policy.scored_tokens import ScoredTokens, prefix_hashes
+from asyncrl.extensions.old_policy.snapshots import PastVersions, put_version_logp
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import CallbackContext
 from asyncrl.train.loop.callbacks import Refusal, TrainerCallback
-from asyncrl.train.parts.snapshots import PastVersions, put_version_logp
 from asyncrl.train.step.part_table import PartContext
 from asyncrl.train.step.ragged import Ragged
 from asyncrl.train.step.serve_rows import share_batch

@@ -50,10 +50,7 @@ class Part(NamedTuple):
         return not self.words.isdisjoint(needs)
 
 
-PARTS = (
-    Part("snapshots", frozenset({"snapshots"}), "asyncrl.train.parts.snapshots:snapshots"),
-    Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),
-)
+PARTS = (Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),)
 """In the order in which they are called."""
 
 

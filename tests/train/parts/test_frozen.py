@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.old_policy.snapshots import Snapshots
 from asyncrl.extensions.published.average import AveragedPolicy
 from asyncrl.train.models.loading import load_frozen
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
-from asyncrl.train.parts.snapshots import Snapshots
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import Learner, make_engine, snapshot, step_once
