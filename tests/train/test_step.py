@@ -169,7 +169,7 @@ def test_the_trained_tokens_are_the_sampled_ones(tiny_model):
         ({"preset": "igpo"}, "answers"),
         ({"preset": "grpo", "kl": {"coef": 0.1}}, "reference"),
         ({"preset": "opd"}, "teacher"),
-        ({"preset": "ppo"}, "values"),
+        ({"preset": "ppo"}, "critic"),
     ],
 )
 def test_an_objective_whose_auxiliary_model_was_not_loaded_is_refused(algo, missing):

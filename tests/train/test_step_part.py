@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from asyncrl.extensions.table import rows
+from asyncrl.extensions.table import merged
 from asyncrl.train.step.part_table import PARTS
 from asyncrl.train.step.step_part import StepPart
 from tests.train.one_step import Learner, step_once
 
 ASKS = {
-    "reference": {"preset": "grpo", "kl": {"coef": 0.1}},
     "snapshots": {"preset": "grpo", "proximal": {"name": "snapshot"}},
     "critic": {"preset": "ppo"},
     "teacher": {"preset": "opd"},
+    "reference": {"preset": "grpo", "kl": {"coef": 0.1}},
     "average": {"preset": "ppo_ewma"},
     "answers": {"preset": "igpo"},
     "score_norms": {"preset": "grpo", "advantage": {"name": "vcpo", "score": "gradient"}},
@@ -21,7 +21,7 @@ ASKS = {
 
 
 def test_every_part_is_asked_for_here():
-    assert list(ASKS) == list(dict.fromkeys(one.name for one in (*PARTS, *rows("step_parts"))))
+    assert list(ASKS) == list(dict.fromkeys(row.name for row in merged("step_parts", PARTS)))
 
 
 @pytest.mark.parametrize("name", ASKS)

@@ -40,7 +40,7 @@ class AuxiliaryModels:
         self.parts: dict[str, StepPart] = {part.name: part for part in parts}
         for one in read_by(objective):
             if one.name not in self.parts:
-                raise ConfigError(f"the objective needs {one.word!r}, but no such model was loaded")
+                raise ConfigError(f"the objective needs {one.name!r}, but no such model was loaded")
 
     @property
     def trained_engines(self) -> dict[str, TrainEngine]:

@@ -1,20 +1,18 @@
 """The parts of training steps that an objective may read: a table, each of whose factories stands beside its part.
 
-Extensions add rows (`step_parts`), which ask with the objective, as in `needs.answers`. A factory takes a
+Rows ask with the objective, as in `needs.answers`; extensions add theirs (`step_parts`). A factory takes a
 `PartContext` and returns a `StepPart`. Nothing is imported of a part that is not asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from asyncrl.algo.objective import Objective
 from asyncrl.config import Config
-from asyncrl.extensions.table import rows
-from asyncrl.import_path import load_object
+from asyncrl.extensions.table import Row, merged
 
 if TYPE_CHECKING:
     from asyncrl.train.arguments import TrainerArguments
@@ -36,46 +34,20 @@ class PartContext:
     """The arguments of the trainer's process; None where a step is taken without one."""
 
 
-class Part(NamedTuple):
-    """One that an objective may read."""
-
-    name: str
-    words: frozenset[str]
-    """Of `asyncrl.algo.needs.KNOWN`: any of them asks for it."""
-    factory: str
-    """The import path of what makes it."""
-
-    def asked(self, needs: Collection[str]) -> bool:
-        """Return whether an objective with these needs reads it."""
-        return not self.words.isdisjoint(needs)
+PARTS = (
+    Row(
+        name="reference", path="asyncrl.train.parts.reference:reference", asked=("needs.reference",), place=3
+    ),
+)
+"""Those that come with the core."""
 
 
-PARTS = (Part("reference", frozenset({"reference"}), "asyncrl.train.parts.reference:reference"),)
-"""In the order in which they are called."""
-
-
-class Read(NamedTuple):
-    """A part that an objective reads."""
-
-    name: str
-    word: str
-    """What asks for it."""
-    load: Callable[[], Any]
-    """Returns its factory."""
-
-
-def read_by(objective: Objective) -> Iterator[Read]:
+def read_by(objective: Objective) -> Iterator[Row]:
     """Yield the parts that an objective reads, in the order in which they are called."""
-    for one in PARTS:
-        if one.asked(objective.needs):
-            load = partial(load_object, "objective", one.factory)
-            yield Read(one.name, min(one.words & objective.needs), load)
-    for row in rows("step_parts"):
-        if row.wanted(objective):
-            yield Read(row.name, row.name, row.load)
+    return (row for row in merged("step_parts", PARTS) if row.wanted(objective))
 
 
 def made(context: PartContext) -> Iterator[StepPart]:
     """Yield the parts that the objective reads. A collective."""
-    for one in read_by(context.objective):
-        yield one.load()(context)
+    for row in read_by(context.objective):
+        yield row.load()(context)
