@@ -100,7 +100,11 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/agents/harness/": (*AGENTS, *IMAGES),
     "tests/extensions/agents/serving/": (*AGENTS, *ROLLOUT, *BUFFER),
     # The sandbox against every backend; the core keeps the contract of those that are there.
-    "tests/extensions/sandbox_attacks/": (*SANDBOX, "asyncrl/extensions/sandbox_attacks/"),
+    "tests/extensions/sandbox_attacks/": (
+        *SANDBOX,
+        "asyncrl/extensions/other_sandboxes/",
+        "asyncrl/extensions/sandbox_attacks/",
+    ),
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
     "tests/extensions/push/": ("asyncrl/extensions/push/",),
