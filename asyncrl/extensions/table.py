@@ -37,6 +37,7 @@ SEAMS = frozenset(
         "conflicts",
         "trainer_callbacks",
         "sampled_checks",
+        "checkpoint_copies",
         "forward_changes",
         "engine_parts",
         "step_parts",
