@@ -39,7 +39,6 @@ COMMANDS = (
     "eval",
     "compare",
     "leaderboard",
-    "models",
     "config",
     "doctor",
     "env",

@@ -108,6 +108,7 @@ STANDS_ON = {
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
     "extensions/agents": {"sandbox_images"},
+    "extensions/supervised": {"packaged_models"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 ENVS_STAND_ON = {"swe": {"sandbox_images"}, "terminal": {"sandbox_images"}}

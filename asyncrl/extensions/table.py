@@ -74,6 +74,7 @@ SEAMS = frozenset(
         "presets",
         "commands",
         "start_models",
+        "local_models",
         "evaluators",
         "plans",
     }

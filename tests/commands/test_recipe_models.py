@@ -11,8 +11,8 @@ from asyncrl.cli import build_parser, main
 from asyncrl.cli import commands as all_commands
 from asyncrl.credentials import VARIABLE
 from asyncrl.errors import UnavailableError
+from asyncrl.extensions.packaged_models import folders
 from asyncrl.extensions.study.study_file import read_study, study_run
-from asyncrl.launch.models import local_models
 
 RECIPE = """
 [model]
@@ -70,7 +70,7 @@ def recipe(tmp_path, monkeypatch):
     def refuse(*given):
         raise UnavailableError(REFUSED)
 
-    monkeypatch.setattr(local_models, "fetch", refuse)
+    monkeypatch.setattr(folders, "fetch", refuse)
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine.toml"
     file.write_text(RECIPE)

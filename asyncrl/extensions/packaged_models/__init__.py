@@ -1,0 +1,1 @@
+"""Models in Python packages and GGUF files."""
