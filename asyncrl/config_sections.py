@@ -469,12 +469,6 @@ class TrainConfig(Section):
     """Keep in host memory what `gradient_checkpointing`, which must be on, keeps for the backward pass."""
     checkpoint_every: int = Field(10, ge=0)
     """Steps between checkpoints, and the most that a crash of the trainer costs; 0 keeps only the last version."""
-    memory_checkpoint_every: Seldom[int] = Field(0, ge=0)
-    """Steps between checkpoints in the memory of the trainer's machines, from which it resumes when a rank dies or a
-    machine other than the head is lost; 0 for none (docs/reliability.md)."""
-    checkpoint_store: Seldom[Annotated[str, PATH]] = ""
-    """A URL that fsspec opens, such as "s3://bucket/run", which gets each checkpoint, too: a run whose folder has lost
-    its own resumes from there. Stores other than mounted disks need their package, s3fs for S3."""
     on_poison: Seldom[Literal["continue", "stop"]] = "continue"
     """What follows a group that makes the loss or gradient NaN, when it has been saved and left out."""
     max_logp_error: Seldom[float] = Field(0.25, ge=0)
@@ -491,20 +485,11 @@ class TrainConfig(Section):
         """Ranks on each of the machines."""
         return self.ranks // self.num_machines
 
-    @field_validator("checkpoint_store")
-    @classmethod
-    def _opens(cls, value: str) -> str:
-        if value:
-            kind, found, _ = value.partition("://")
-            if not found:
-                raise ValueError("must be a URL such as s3://bucket/run or file:///mnt/run")
-            from fsspec import get_filesystem_class
-
-            try:
-                get_filesystem_class(kind)
-            except ImportError as error:
-                raise ValueError(str(error)) from error
-        return value
+    @property
+    def kept_states(self) -> Mapping[str, float]:
+        """What a machine keeps of the training state where it has published weights, by the key that asks for it: how
+        many times the whole one."""
+        return {}
 
     @field_validator("betas", mode="before")
     @classmethod

@@ -30,7 +30,7 @@ TOGETHER = {
             "tests/train/test_gradient_agreement.py",
             "tests/train/test_logprob_check.py",
             "tests/train/test_lora.py",
-            "tests/train/test_memory_checkpoints.py",
+            "tests/extensions/memory_checkpoints/test_memory.py",
             "tests/extensions/league/test_minimax.py",
             "tests/train/test_optimizers.py",
             "tests/extensions/outer/test_exchange.py",

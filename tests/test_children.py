@@ -39,7 +39,7 @@ ELSEWHERE = {
     "asyncrl/extensions/machines/slurm.py:other_nodes": "scontrol",
     "asyncrl/rewards/user_process.py:start": "the command of `user_function`, which has -P",
     "asyncrl/extensions/sandbox_attacks/host.py:__init__": "sleep",
-    "asyncrl/sandbox/images/engine.py:_started": "a container engine, tar or find",
+    "asyncrl/extensions/sandbox_images/engine.py:_started": "a container engine, tar or find",
     "asyncrl/sandbox/jail/spawn.py:run_program": "a policy's program, inside its jail",
 }
 """Functions with one call that starts what is no Python of ours, and what that is."""

@@ -111,8 +111,11 @@ STANDS_ON = {
     "extensions/play_again": {"collapse_guard"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
+    "extensions/agents": {"sandbox_images"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
+ENVS_STAND_ON = {"swe": {"sandbox_images"}, "terminal": {"sandbox_images"}}
+"""Which environments do."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
 ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
@@ -213,7 +216,9 @@ def test_imports_point_down_only():
             else:
                 allowed = rank(target) < rank(part) or {part, target} <= LAYERS[0]
             if target.startswith("extensions/"):
-                allowed = target.removeprefix("extensions/") in STANDS_ON.get(part, ())
+                extension = target.removeprefix("extensions/")
+                own = path.relative_to(ROOT).parts[1] if part == "envs" else ""
+                allowed = extension in (ENVS_STAND_ON.get(own, ()) if own else STANDS_ON.get(part, ()))
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)

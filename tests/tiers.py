@@ -23,6 +23,7 @@ WAYS_OF_WEIGHTS = tuple(
 )
 BUFFER = ("asyncrl/buffer/", "services/buffer/")
 SANDBOX = ("asyncrl/sandbox/",)
+IMAGES = (*SANDBOX, "asyncrl/extensions/sandbox_images/")
 AGENTS = ("asyncrl/extensions/agents/",)
 PLAN = (
     "asyncrl/extensions/planning/",
@@ -91,15 +92,19 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     # Environments that need a program of the system, and libraries of others behind adapters.
     "tests/extensions/env_adapters/": ("asyncrl/env/", "asyncrl/extensions/env_adapters/"),
     "tests/envs/test_browser.py": ("envs/browser/",),
-    "tests/envs/test_terminal.py": ("envs/terminal/", *SANDBOX),
-    "tests/envs/test_terminal_images.py": ("envs/terminal/", *SANDBOX),
-    "tests/envs/test_swe_setup.py": ("envs/swe/", *SANDBOX),
+    "tests/envs/test_terminal.py": ("envs/terminal/", *IMAGES),
+    "tests/envs/test_terminal_images.py": ("envs/terminal/", *IMAGES),
+    "tests/envs/test_swe_setup.py": ("envs/swe/", *IMAGES),
     # Agents: the core keeps a worker that plays them on a real engine.
     "tests/extensions/agents/gateway/": (*AGENTS, *ROLLOUT),
-    "tests/extensions/agents/harness/": (*AGENTS, *SANDBOX),
+    "tests/extensions/agents/harness/": (*AGENTS, *IMAGES),
     "tests/extensions/agents/serving/": (*AGENTS, *ROLLOUT, *BUFFER),
     # The sandbox against every backend; the core keeps the contract of those that are there.
-    "tests/extensions/sandbox_attacks/": (*SANDBOX, "asyncrl/extensions/sandbox_attacks/"),
+    "tests/extensions/sandbox_attacks/": (
+        *SANDBOX,
+        "asyncrl/extensions/other_sandboxes/",
+        "asyncrl/extensions/sandbox_attacks/",
+    ),
     "tests/sandbox/test_sandbox_languages.py": SANDBOX,
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
     "tests/extensions/push/": ("asyncrl/extensions/push/",),

@@ -37,6 +37,7 @@ SEAMS = frozenset(
         "conflicts",
         "trainer_callbacks",
         "sampled_checks",
+        "checkpoint_copies",
         "forward_changes",
         "engine_parts",
         "step_parts",
@@ -74,7 +75,7 @@ SEAMS = frozenset(
         "presets",
         "commands",
         "start_models",
-        "model_sources",
+        "local_models",
         "evaluators",
         "plans",
     }
@@ -106,6 +107,8 @@ class Row:
     join: str = ""
     """The import path of what starts it where it joins a run, and is a process that is no member of the run then
     (service roles)."""
+    auto: bool = False
+    """Whether it isolates on this machine without an account or a daemon, so that `auto` may choose it (sandboxes)."""
     of_others: bool = False
     """Whether code of others runs beside it, which must not find its token in the variables (service roles)."""
     asked: tuple[str, ...] = ()

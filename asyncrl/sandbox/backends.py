@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 
 from asyncrl.errors import ConfigError
-from asyncrl.extensions.table import rows
+from asyncrl.extensions.table import Row, merged
 from asyncrl.import_path import FORMS, load_object
 from asyncrl.sandbox.protocol import Guarantee, Probe, Sandbox, SandboxSpec
 
-BACKENDS = {
-    "bubblewrap": "asyncrl.sandbox.bubblewrap:BubblewrapSandbox",
-    "zygote": "asyncrl.sandbox.zygote:ZygoteSandbox",
-    "nsjail": "asyncrl.sandbox.nsjail:NsjailSandbox",
-    "landlock": "asyncrl.sandbox.landlock:LandlockSandbox",
-    "gvisor": "asyncrl.sandbox.gvisor:GvisorSandbox",
-    **{row.name: row.path for row in rows("sandboxes")},
-    "subprocess": "asyncrl.sandbox.subprocess:SubprocessSandbox",
-}
+ROWS = merged(
+    "sandboxes",
+    (
+        Row(name="bubblewrap", path="asyncrl.sandbox.bubblewrap:BubblewrapSandbox", place=10, auto=True),
+        Row(name="zygote", path="asyncrl.sandbox.zygote:ZygoteSandbox", place=20),
+        Row(name="landlock", path="asyncrl.sandbox.landlock:LandlockSandbox", place=40, auto=True),
+        Row(name="subprocess", path="asyncrl.sandbox.subprocess:SubprocessSandbox", place=90),
+    ),
+)
+
+BACKENDS = {row.name: row.path for row in ROWS}
 """Name -> "module:Class": those of this machine, and those that extensions add. A user's own backend is named by its
 import path in the same form."""
 
-AUTO_ORDER = ("bubblewrap", "nsjail", "landlock")
+AUTO_ORDER = tuple(row.name for row in ROWS if row.auto)
 """Strongest first. Only backends that isolate on this machine and need no account or daemon."""
 
 _probes: dict[str, Probe] = {}

@@ -106,7 +106,7 @@ class SandboxSpec:
     image: str = ""
     """Container image or remote template, for backends that use one; empty for the backend's default."""
     root: RootFiles | None = None
-    """Made by `asyncrl.sandbox.images`; None for the host's programs and libraries."""
+    """What it shows programs in place of the host's programs and libraries; None for these."""
 
 
 @dataclass(frozen=True, slots=True)

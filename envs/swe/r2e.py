@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.envs.swe.status import WORST_FIRST
-from asyncrl.sandbox.images.dockerfile import PATH
+from asyncrl.extensions.sandbox_images.dockerfile import PATH
 
 VARIABLES = {"PATH": f"/testbed/.venv/bin:/root/.local/bin:/root/.cargo/bin:{PATH}"}
 """Of the agent's programs and the tests; what an image says of its PATH is not asked."""

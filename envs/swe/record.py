@@ -17,7 +17,15 @@ from typing import Any
 
 from asyncrl.envs.swe.r2e import HIDE, KEEP, expected_statuses, gold_patch, instruction, is_r2e, name
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.images.dockerfile import PATH, Context, CopyStep, FolderStep, Recipe, RunStep, Step
+from asyncrl.extensions.sandbox_images.dockerfile import (
+    PATH,
+    Context,
+    CopyStep,
+    FolderStep,
+    Recipe,
+    RunStep,
+    Step,
+)
 from asyncrl.textfile import json_records
 
 WORKDIR = "/testbed"

@@ -21,9 +21,9 @@ from asyncrl.envs.swe.grade import is_in
 from asyncrl.envs.swe.judge import Outcome, judge_files, tree
 from asyncrl.envs.swe.record import WORKDIR, Record
 from asyncrl.errors import InputError
-from asyncrl.sandbox.images.jail import BuildLimits
-from asyncrl.sandbox.images.script import ScriptRun, script_run
-from asyncrl.sandbox.images.store import Image
+from asyncrl.extensions.sandbox_images.jail import BuildLimits
+from asyncrl.extensions.sandbox_images.script import ScriptRun, script_run
+from asyncrl.extensions.sandbox_images.store import Image
 from asyncrl.sandbox.protocol import MIB, Sandbox, SandboxSpec
 
 SCRIPT = "bootstrap_script.sh"

@@ -23,7 +23,14 @@ from typing import Literal
 from asyncrl.envs.terminal.artifacts import ARTIFACTS, KEEPER, KEPT
 from asyncrl.envs.terminal.task_toml import StepToml, TaskToml, read_steps, read_strategy, read_task_toml
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.images.dockerfile import Context, CopyStep, FolderStep, Recipe, for_engine, parse
+from asyncrl.extensions.sandbox_images.dockerfile import (
+    Context,
+    CopyStep,
+    FolderStep,
+    Recipe,
+    for_engine,
+    parse,
+)
 from asyncrl.sandbox.protocol import WORKDIR
 from asyncrl.textfile import read_text, read_toml
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from asyncrl.agent_time import own
 from asyncrl.envs.terminal.folder import TaskFolder
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.sandbox_images.engine import ENGINES, check_engine
+from asyncrl.extensions.sandbox_images.jail import BuildLimits
+from asyncrl.extensions.sandbox_images.store import Image, image
 from asyncrl.sandbox.allow_list import parse
-from asyncrl.sandbox.images.engine import ENGINES, check_engine
-from asyncrl.sandbox.images.jail import BuildLimits
-from asyncrl.sandbox.images.store import Image, image
 from asyncrl.sandbox.protocol import Limits, Sandbox, SandboxSpec
 
 RESET_S = 45.0

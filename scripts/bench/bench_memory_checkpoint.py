@@ -27,7 +27,9 @@ from report import write_report
 
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import TrainConfig
+from asyncrl.extensions.memory_checkpoints.memory import MemoryCheckpoints
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.checkpoint.writers import Writers
 from asyncrl.train.engine.deepspeed_engine import (
     TrainEngine,
     init_distributed,
@@ -78,12 +80,16 @@ def measure(steps: int, disk: Path, memory: Path) -> dict[str, object]:
     budget = MICRO_BATCH_ROWS * max(PROMPT + len(row["completion"]) for row in rows)
     settings = StepSettings(1.0, budget, 1, horizon=float(LONGEST))
     batch = share_batch(engine, build_step_batch(to_groups(rows), 0, 0))
+
+    def in_memory(folder: Path, machines: int = 1) -> Checkpointer:
+        writers = Writers(engine.rank, engine.num_ranks)
+        copies = [MemoryCheckpoints(folder, writers, 1, machines, engine.stage)]
+        return Checkpointer(disk, engine, str(model), copies=copies, writers=writers)
+
     savers = {
         NOTHING: Checkpointer(disk / NOTHING, engine, str(model)),
-        "memory": Checkpointer(disk, engine, str(model), memory=shared / "one", memory_every=1),
-        "memory and copy": Checkpointer(
-            disk, engine, str(model), memory=memory / "two", memory_every=1, machines=2
-        ),
+        "memory": in_memory(shared / "one"),
+        "memory and copy": in_memory(memory / "two", machines=2),
         "disk": Checkpointer(disk / "saved", engine, str(model), every=1),
     }
     cpu: dict[str, list[float]] = {way: [] for way in savers}

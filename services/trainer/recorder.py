@@ -10,6 +10,8 @@ from asyncrl.config import Config
 from asyncrl.data.table import TokenValues, TrajectoryWriter
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.checkpoint.copies import CopiesContext, configured_copies
+from asyncrl.train.checkpoint.writers import Writers
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.loop.callback_context import TrainerArguments
 from asyncrl.train.loop.metrics_log import MetricsLog
@@ -44,18 +46,11 @@ def make_checkpointer(
 ) -> Checkpointer:
     """Return the run's checkpointer; a separate critic's optimizer goes into the same checkpoint.
 
-    Those in memory are beside the weights, in shared memory. A checkpoint is complete only when the trajectories of its
-    steps are written, since a resumed run does not repeat those steps.
+    A checkpoint is complete only when the trajectories of its steps are written, since a resumed run does not repeat
+    those steps.
     """
-    train, store, memory = config.train, None, None
-    if train.checkpoint_store and engine.rank == 0:
-        from asyncrl.train.checkpoint.checkpoint_store import CheckpointStore
-
-        store = CheckpointStore(train.checkpoint_store)
-    if train.memory_checkpoint_every:
-        from asyncrl.train.checkpoint.memory_checkpoints import FOLDER
-
-        memory = given.weights_dir / FOLDER
+    writers = Writers(engine.rank, engine.num_ranks)
+    context = CopiesContext(config, engine, writers, given.weights_dir, given.machines)
     return Checkpointer(
         given.folder / "checkpoints",
         engine,
@@ -65,8 +60,6 @@ def make_checkpointer(
         also_every=config.eval.every,
         others=auxiliary.trained_engines,
         before_complete=recorder.trajectories.flush if recorder is not None else lambda: None,
-        store=store,
-        memory=memory,
-        memory_every=config.train.memory_checkpoint_every,
-        machines=given.machines,
+        copies=configured_copies(context),
+        writers=writers,
     )

@@ -13,8 +13,8 @@ from asyncrl.errors import ConfigError
 from asyncrl.types import Task
 from tests.envs.playing import play
 from tests.envs.test_terminal import DONE, shell, shown, write_task
-from tests.sandbox.images.engines import podman, podman_store  # noqa: F401
-from tests.sandbox.images.small_image import NAME
+from tests.extensions.sandbox_images.engines import podman, podman_store  # noqa: F401
+from tests.extensions.sandbox_images.small_image import NAME
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="podman's store of other owners is for root alone")
 PODMAN = {"*": "podman"}
@@ -63,7 +63,7 @@ def test_a_task_that_names_its_image_is_played_in_it(tmp_path):
 
 def test_a_task_without_an_image_needs_no_engine(tmp_path, monkeypatch):
     folder = write_task(tmp_path / "t", "test -e /app/made")
-    monkeypatch.setattr("asyncrl.sandbox.images.engine.shutil.which", lambda name: None)
+    monkeypatch.setattr("asyncrl.extensions.sandbox_images.engine.shutil.which", lambda name: None)
     assert make(folder).image.needed is False
 
 
@@ -111,7 +111,7 @@ def test_a_record_without_an_image_has_nothing_for_an_engine_to_fetch(tmp_path):
 
 def test_what_stands_for_an_image_is_refused_by_its_key_where_it_is_not_installed(tmp_path, monkeypatch):
     folder = write_task(tmp_path / "t", "true", Dockerfile=f"FROM {NAME}\n")
-    monkeypatch.setattr("asyncrl.sandbox.images.engine.shutil.which", lambda name: None)
+    monkeypatch.setattr("asyncrl.extensions.sandbox_images.engine.shutil.which", lambda name: None)
     with pytest.raises(ConfigError, match=r"env\.config\.bases: docker is not installed here"):
         make(folder, bases={NAME: "docker"})
 

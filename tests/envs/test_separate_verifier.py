@@ -18,8 +18,8 @@ from asyncrl.sandbox.protocol import MIB
 from asyncrl.types import Task
 from tests.envs.playing import play
 from tests.envs.test_terminal import DONE, shell, write_task
-from tests.sandbox.images.engines import podman, podman_store  # noqa: F401
-from tests.sandbox.images.small_image import NAME
+from tests.extensions.sandbox_images.engines import podman, podman_store  # noqa: F401
+from tests.extensions.sandbox_images.small_image import NAME
 
 OWN = '[verifier]\nenvironment_mode = "separate"\n'
 by_root = pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")

@@ -11,7 +11,7 @@ from asyncrl.env.check import to_action
 from asyncrl.env.protocol import Action
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.errors import ConfigError, InfrastructureError
-from asyncrl.sandbox.images import store
+from asyncrl.extensions.sandbox_images import store
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.together import together
 from asyncrl.types import Task

@@ -48,6 +48,7 @@ def asked_with(config):
     return {
         "trainer_callbacks": run,
         "sampled_checks": run,
+        "checkpoint_copies": run,
         "step_parts": run.objective,
         "trunk_heads": run.objective,
         "trackers": run.objective,
@@ -146,6 +147,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),
+        ({"train": {"memory_checkpoint_every": 1}}, "checkpoint_copies", "memory_checkpoints"),
+        ({"train": {"checkpoint_store": "file:///mnt/run"}}, "checkpoint_copies", "checkpoint_store"),
     ],
 )
 def test_a_run_that_configures_an_extension_has_it(settings, seam, extension):

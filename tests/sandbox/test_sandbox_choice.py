@@ -106,6 +106,15 @@ def test_an_unusable_name_is_named(name):
         run_async(lambda: choose(name))
 
 
+def test_auto_tries_the_strongest_backend_first_whoever_adds_it():
+    assert backends.AUTO_ORDER == ("bubblewrap", "nsjail", "landlock")
+    assert {*backends.BACKENDS} >= {*backends.AUTO_ORDER, "zygote", "gvisor", "subprocess", "docker"}
+    with pytest.raises(
+        ConfigError, match=r"auto, bubblewrap, zygote, nsjail, landlock, gvisor, .*, subprocess, or"
+    ):
+        backends.backend_class("chroot")
+
+
 def test_every_backend_named_in_the_table_can_be_imported():
     for name in backends.BACKENDS:
         assert backends.backend_class(name).name == name

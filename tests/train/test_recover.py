@@ -15,6 +15,7 @@ from asyncrl.data.codec import encode_group
 from asyncrl.errors import InputError
 from asyncrl.extensions.curriculum.curricula import factory
 from asyncrl.extensions.curriculum.lease_hook import Proposals, add_pool
+from asyncrl.extensions.memory_checkpoints.memory import MemoryCheckpoints
 from asyncrl.extensions.sft_phase.settings import SftPhaseConfig
 from asyncrl.extensions.sft_phase.trainer import SftPhase
 from asyncrl.extensions.swarm.curation import Terms
@@ -24,6 +25,7 @@ from asyncrl.extensions.swarm.protocol import Arrived, Fetched
 from asyncrl.extensions.swarm.store import Store
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints, state_folder
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.checkpoint.writers import Writers
 from asyncrl.train.loop.callbacks import Recording, TrainerCallback
 from asyncrl.train.loop.configured import configured
 from asyncrl.train.loop.recover import recover
@@ -136,13 +138,10 @@ class Run:
             }
         )
         engine, objective = make_engine(self.model, 1), build_objective({"preset": "decoupled_ppo"})
+        writers = Writers(engine.rank, engine.num_ranks)
+        memory = MemoryCheckpoints(self.folder / "memory", writers, self.memory_every, stage=engine.stage)
         saver = Checkpointer(
-            self.folder,
-            engine,
-            self.model,
-            every=self.every,
-            memory=self.folder / "memory",
-            memory_every=self.memory_every,
+            self.folder, engine, self.model, every=self.every, copies=[memory], writers=writers
         )
         trainer = Trainer(
             config,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from asyncrl.extensions.machines.spread import Spread
+from asyncrl.extensions.table import value_at
 from asyncrl.launch.processes.process_group import Placed
 from asyncrl.launch.processes.supervise import Supervisor
 from asyncrl.launch.roles.policy_roles import PolicyRoles
@@ -46,7 +47,7 @@ class FullTrainer:
         )
         if self._newest is None:
             self._newest = newest
-        if newest == self._newest and not self._roles.config.train.memory_checkpoint_every:
+        if newest == self._newest and not value_at(self._roles.config, "train.memory_checkpoint_every"):
             return ""
         self._newest = None
         self._supervisor.start_again(trainer, "was ended to use all of its machines again")

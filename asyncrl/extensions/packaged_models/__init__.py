@@ -1,1 +1,1 @@
-"""Models that Python packages carry or that are GGUF files, made into folders."""
+"""Models in Python packages and GGUF files."""

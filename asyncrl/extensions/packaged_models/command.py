@@ -45,7 +45,7 @@ def add(subparsers: Any) -> None:
 
 def show(args: argparse.Namespace) -> int:
     """List the models."""
-    from asyncrl.extensions.packaged_models.packages import PACKAGED_MODELS
+    from asyncrl.extensions.packaged_models.packaged import PACKAGED_MODELS
 
     for name, model in PACKAGED_MODELS.items():
         print(f"{name}  {model.about} (package {model.package})")

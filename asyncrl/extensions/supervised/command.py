@@ -88,7 +88,7 @@ def configured(what: str, overrides: list[str]) -> tuple[Config, str]:
 
 
 def _may_be_model(what: str) -> bool:
-    from asyncrl.extensions.packaged_models.packages import PACKAGED_MODELS
+    from asyncrl.extensions.packaged_models.packaged import PACKAGED_MODELS
     from asyncrl.launch.checks.check import HUB_NAME
 
     return what in PACKAGED_MODELS or Path(what).exists() or ("/" in what and bool(HUB_NAME.fullmatch(what)))

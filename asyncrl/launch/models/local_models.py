@@ -1,7 +1,6 @@
-"""Recipes with each model as a Hugging Face folder, which is what everything else reads.
+"""Models that are stored in a form of their own, as the Hugging Face folders that everything else reads.
 
-What a path stands for besides is made into a folder by extensions (`model_sources`), once. Who runs, plans or evaluates
-a recipe reads it by `load_recipe`; `asyncrl.config.load_config` gives what it says.
+Who runs, plans or evaluates a recipe reads it by `load_recipe`; `asyncrl.config.load_config` gives what it says.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ def reopen_run(folder: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def with_local_models(config: Config) -> Config:
-    """Return the configuration with each model as a folder of the cache, where extensions make one of its path.
+    """Return the configuration with each model that an extension makes a folder of as this folder.
 
-    That may fetch and convert what is not in the cache. Raises `ConfigError`, `InputError` and `UnavailableError`.
+    Makes what has not been made. Raises `ConfigError`, `InputError` and `UnavailableError`.
     """
     data: dict[str, Any] = config.model_dump(mode="json")
     places = [("model.path", data["model"])]
@@ -48,9 +47,11 @@ def with_local_models(config: Config) -> Config:
 
 
 def local_model(key: str, path: str) -> str:
-    """Return the folder that a model's path stands for, made where it is not in the cache; other paths as given.
+    """Return the folder of a model that an extension knows by its name or its form, made where there is none yet; other
+    paths as given.
 
     key: what names the model, for messages. Raises `ConfigError`, `InputError` and `UnavailableError`.
     """
-    folders = (row.load()(key, path) for row in rows("model_sources") if path)
-    return next((folder for folder in folders if folder), path)
+    for row in rows("local_models"):
+        path = row.load()(key, path)
+    return path

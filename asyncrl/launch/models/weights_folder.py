@@ -24,7 +24,7 @@ def check_room(config: Config, model: str, folder: Path) -> None:
     """
     one = 0 if config.lora.rank else published_bytes(Path(model), config.model.dtype)
     copies = PUBLISHED_COPIES + (STAGED_COPIES if has_own_copies(config) else 0) + checkpoint_copies(config)
-    advice = ", or set train.memory_checkpoint_every=0" if config.train.memory_checkpoint_every else ""
+    advice = "".join(f", or set train.{key}=0" for key in config.train.kept_states)
     if any(row.keeps_versions for row in with_trainer(config)):
         # The current version, those before it that tokens may carry, and the one that is written.
         copies += config.buffer.max_staleness + 2
@@ -39,13 +39,10 @@ def check_room(config: Config, model: str, folder: Path) -> None:
 
 
 def checkpoint_copies(config: Config) -> int:
-    """Return as how many copies of the weights the checkpoints in memory of one machine count."""
-    return math.ceil(memory_checkpoints(config, STATE_BYTES) / BYTES[config.model.dtype])
+    """Return as how many copies of the weights the states count that one machine keeps there."""
+    return math.ceil(kept_states(config, STATE_BYTES) / BYTES[config.model.dtype])
 
 
-def memory_checkpoints(config: Config, state: int) -> float:
-    """Return the bytes that checkpoints in memory take on one machine, for a training state of so many bytes."""
-    if not config.train.memory_checkpoint_every:
-        return 0.0
-    # Of what a machine's ranks train, and of what the machine before it does, the newest and the one being written.
-    return 2 * min(1.0, 2 / config.train.num_machines) * state
+def kept_states(config: Config, state: int) -> float:
+    """Return the bytes of the states that one machine keeps there, for a training state of so many bytes."""
+    return sum(config.train.kept_states.values()) * state

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.run.checkpoints import state_file, state_files
-from asyncrl.train.checkpoint.random_state import PREFIX
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import STEPS, kept_pieces
 from asyncrl.train.engine.optimizers import steps_taken
@@ -105,42 +104,16 @@ def open_state(
     listed = engine.broadcast(
         [[name, list(shape)] for name, shape in files.shapes.items()] if files else None
     )
-    own = _places(trained)
+    own = places_of(trained)
     kept: dict[str, Tensor] = {}
     for name, shape in listed:
         body = engine.broadcast_bytes(save({name: files.whole(name)}) if files else None)
-        if _needed(name, math.prod(shape), own):
+        if is_needed(name, math.prod(shape), own):
             kept[name] = load(body)[name]
     return SentTensors(kept, {name: tuple(shape) for name, shape in listed})
 
 
-def open_parts(engine: TrainEngine, folder: Path, trained: Mapping[str, TrainEngine]) -> SentTensors:
-    """Return the same where each rank sees only its own file, of as many ranks and the same ZeRO stage. A collective.
-
-    Pieces that only one rank keeps stay there; of the rest each rank sends what is in its file.
-    """
-    file = StateFiles(folder, engine.rank)
-    own = _places(trained)
-    listed = [[name, list(shape)] for name, shape in file.shapes.items()]
-    kept: dict[str, Tensor] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for source in range(engine.num_ranks):
-        for name, shape in engine.broadcast(listed if source == engine.rank else None, source):
-            mine, numel = source == engine.rank, math.prod(shape)
-            if not _of_one_rank(name, trained):
-                body = engine.broadcast_bytes(save({name: file.whole(name)}) if mine else None, source)
-                if not _needed(name, numel, own):
-                    continue
-                kept[name] = load(body)[name]
-            elif mine:
-                kept[name] = file.whole(name)
-            else:
-                continue
-            shapes[name] = tuple(shape)
-    return SentTensors(kept, shapes)
-
-
-def _places(trained: Mapping[str, TrainEngine]) -> dict[str, Range]:
+def places_of(trained: Mapping[str, TrainEngine]) -> dict[str, Range]:
     """Return which elements of each parameter this rank keeps."""
     return {
         f"{prefix}{piece.name}": (piece.start, piece.start + piece.numel)
@@ -149,26 +122,15 @@ def _places(trained: Mapping[str, TrainEngine]) -> dict[str, Range]:
     }
 
 
-def _of_one_rank(name: str, trained: Mapping[str, TrainEngine]) -> bool:
-    """True for what only the rank that stored it reads: its pieces of a divided optimizer, its random state."""
-    key, _ = _parse(name)
-    if key.startswith(PREFIX):
-        return True
-    prefix, colon, rest = key.rpartition(":")
-    engine = trained.get(prefix + colon)
-    parameter = rest.partition("/")[2]
-    return engine is not None and engine.divided and any(piece.name == parameter for piece in engine.pieces)
-
-
-def _needed(name: str, numel: int, own: Mapping[str, Range]) -> bool:
+def is_needed(name: str, numel: int, own: Mapping[str, Range]) -> bool:
     """True for a tensor of which this rank keeps something, and for all that is not of an optimizer's state."""
-    key, start = _parse(name)
+    key, start = parse_name(name)
     prefix, _, rest = key.rpartition(":")
     place = own.get(f"{prefix}:{rest.partition('/')[2]}".removeprefix(":"))
     return place is None or (start < place[1] and place[0] < start + numel)
 
 
-def _parse(name: str) -> tuple[str, int]:
+def parse_name(name: str) -> tuple[str, int]:
     """Return the key and the first element of a stored tensor."""
     key, at, start = name.rpartition("@")
     return (key, int(start)) if at and start.isdigit() else (name, 0)
@@ -185,7 +147,7 @@ class KeptState:
         self._shapes = {key: tuple(shape) for key, shape in shapes.items()}
         self._places: dict[str, list[tuple[int, int, str]]] = {}
         for name, shape in stored.shapes.items():
-            key, start = _parse(name)
+            key, start = parse_name(name)
             self._places.setdefault(key, []).append((start, start + math.prod(shape), name))
 
     def num_steps(self) -> int | None:

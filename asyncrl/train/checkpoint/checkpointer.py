@@ -23,10 +23,10 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -48,21 +48,16 @@ from asyncrl.train.checkpoint.checkpoint_files import (
     KeptState,
     SentTensors,
     StateFiles,
-    open_parts,
     open_state,
     own_tensors,
 )
-from asyncrl.train.checkpoint.nested_state import join, split
+from asyncrl.train.checkpoint.copies import CheckpointCopies
+from asyncrl.train.checkpoint.extra_state import join, key_of, random_state, set_random_state, split
 from asyncrl.train.checkpoint.policy_folder import PolicyShare, gather_policy, write_policy
-from asyncrl.train.checkpoint.random_state import key_of, random_state, set_random_state
 from asyncrl.train.checkpoint.writers import CheckpointError, Writers
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import load_state
 from asyncrl.weights.chunks import file_checksum
-
-if TYPE_CHECKING:
-    from asyncrl.train.checkpoint.checkpoint_store import CheckpointStore
-    from asyncrl.train.checkpoint.memory_checkpoints import MemoryCheckpoints
 
 log = logging.getLogger("asyncrl.train")
 
@@ -92,10 +87,7 @@ class Checkpointer:
     before_complete: waits until the rest of the steps so far is on disk, such as their trajectories. Called in the
     writing thread; if it raises, the checkpoint stays incomplete.
 
-    store: gets each checkpoint too, when it is complete in the folder.
-
-    memory, memory_every, machines: the folder of checkpoints in memory, the versions between two of them, and the
-    machines over which the ranks are spread; see `asyncrl.train.checkpoint.memory_checkpoints`.
+    copies: where else checkpoints are. writers: of the ranks' writing threads, with which the copies are made.
     """
 
     def __init__(
@@ -108,10 +100,8 @@ class Checkpointer:
         also_every: int = 0,
         others: Mapping[str, TrainEngine] | None = None,
         before_complete: Callable[[], None] = lambda: None,
-        store: CheckpointStore | None = None,
-        memory: Path | None = None,
-        memory_every: int = 0,
-        machines: int = 1,
+        copies: Sequence[CheckpointCopies] = (),
+        writers: Writers | None = None,
     ) -> None:
         self.folder = folder
         self.engine = engine
@@ -119,7 +109,7 @@ class Checkpointer:
         self.periods = [period for period in (every, also_every) if period]
         self.keep = keep
         self.before_complete = before_complete
-        self.store = store
+        self.copies = list(copies)
         self._newest = -1
         """The newest of the versions that were saved or restored."""
         self._started = (folder / START / MARKER).is_file()
@@ -128,35 +118,31 @@ class Checkpointer:
         """A version that is kept although it is old."""
         self.write_s = 0.0
         """How long the newest background write took."""
-        self._writers = Writers(engine.rank, engine.num_ranks)
-        self.memory: MemoryCheckpoints | None = None
-        if memory is not None:
-            from asyncrl.train.checkpoint.memory_checkpoints import MemoryCheckpoints
-
-            self.memory = MemoryCheckpoints(memory, self._writers, memory_every, machines, engine.stage)
+        self._writers = writers if writers is not None else Writers(engine.rank, engine.num_ranks)
         self._trained = {"": engine} | {f"{name}:": other for name, other in (others or {}).items()}
         """The engines whose optimizers are kept, by the prefix of their tensors' names."""
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
-        self._memory_failure: Exception | None = None
+        self._failures: dict[str, Exception | None] = {}
+        """Why the newest states could not be written elsewhere, by the names of the copies."""
 
     @property
     def error(self) -> str:
         """Why the newest write failed, "" if it did not."""
-        failures = {"": self._failure, "in memory: ": self._memory_failure}
+        failures = {"": self._failure} | {f"in {name}: ": one for name, one in self._failures.items()}
         texts = [f"{where}{type(one).__name__}: {one}" for where, one in failures.items() if one is not None]
         return "; ".join(texts)
 
     def due(self, version: int) -> bool:
         """Whether `save_due` saves a version anywhere."""
-        return self.due_on_disk(version) or self._due_in_memory(version)
+        return self.due_on_disk(version) or bool(self._due_elsewhere(version))
 
     def due_on_disk(self, version: int) -> bool:
         """Whether it saves a version in its folder."""
         return any(version % period == 0 for period in self.periods)
 
-    def _due_in_memory(self, version: int) -> bool:
-        return self.memory is not None and self.memory.due(version)
+    def _due_elsewhere(self, version: int) -> list[CheckpointCopies]:
+        return [copy for copy in self.copies if copy.due(version)]
 
     def save_start(self, extra: Mapping[str, Any]) -> None:
         """Save version 0 to go back to, until a later version is `pinned`; nothing where no version is due."""
@@ -167,11 +153,11 @@ class Checkpointer:
     def save_due(
         self, version: int, extra: Mapping[str, Any], after: Callable[[], object] = lambda: None
     ) -> float:
-        """Do as `save` does where a version is due: on disk, in memory, or both. A collective."""
+        """Do as `save` does where a version is due: in the folder, elsewhere, or both. A collective."""
         target = None
         if self.due_on_disk(version):
             self._newest, target = version, checkpoint_path(self.folder, version)
-        return self._save(version, extra, target, after, self._due_in_memory(version))
+        return self._save(version, extra, target, after, self._due_elsewhere(version))
 
     def save(
         self, version: int, extra: Mapping[str, Any], after: Callable[[], object] = lambda: None
@@ -191,7 +177,7 @@ class Checkpointer:
         extra: Mapping[str, Any],
         target: Path | None,
         after: Callable[[], object] = lambda: None,
-        in_memory: bool = False,
+        elsewhere: Sequence[CheckpointCopies] = (),
     ) -> float:
         start = time.perf_counter()
         self._join()
@@ -208,8 +194,8 @@ class Checkpointer:
 
         def write() -> None:
             begun = time.perf_counter()
-            if in_memory:
-                self._write_in_memory(tensors, values, after)
+            for copy in elsewhere:
+                self._write_elsewhere(copy, tensors, values, after)
             if target is not None and policy is not None:
                 with elapsing(f"writing the checkpoint of version {version}"):
                     self._write(target, policy, tensors, values, after)
@@ -229,21 +215,29 @@ class Checkpointer:
         self._newest = restored.version
         return restored
 
-    def load_from_memory(self, version: int) -> Restored | None:
-        """Do as `load` does from the memory of the ranks' machines; None, with nothing changed, if a part is lost."""
-        memory = self.memory
-        if memory is None or not memory.bring(version):
+    def newest_copy(self, at_most: int) -> tuple[int, int] | None:
+        """Return the newest version up to `at_most` whose state is elsewhere, and in which of the copies. On rank 0."""
+        found = [(copy.newest(at_most), place) for place, copy in enumerate(self.copies)]
+        return max(((version, place) for version, place in found if version is not None), default=None)
+
+    def load_copy(self, version: int, place: int) -> Restored | None:
+        """Do as `load` does from one of the copies; None, with nothing changed, if a part is lost there."""
+        copy = self.copies[place]
+        opened = copy.open(version, self.engine, self._trained)
+        if opened is None:
             return None
-        path = memory.path(version)
-        apart = memory.machines > 1 and not memory.brought_together(version)
-        stored = (open_parts if apart else open_state)(self.engine, path, self._trained)
-        restored = self._restore(path, stored)
+        restored = self._restore(*opened)
         # What can be gone back to is on disk.
         older = (found for found, _ in complete_checkpoints(self.folder) if found <= version)
         self._newest = max(older, default=-1)
         if self.engine.rank == 0:
-            log.warning("version %d was restored from the memory of the trainer's machines", version)
+            log.warning("version %d was restored from %s", version, copy.where)
         return restored
+
+    def forget_copies(self, but: int) -> None:
+        """Remove the states of all versions but one that are elsewhere. A collective."""
+        for copy in self.copies:
+            copy.forget(but)
 
     def _restore(self, state: Path, stored: StateFiles | SentTensors) -> Restored:
         """Restore what is in a folder of rank 0."""
@@ -341,24 +335,31 @@ class Checkpointer:
             if first:
                 shutil.rmtree(partial, ignore_errors=True)
 
-    def _write_in_memory(
-        self, tensors: dict[str, Tensor], values: dict[str, Any], after: Callable[[], object]
+    def _write_elsewhere(
+        self,
+        copy: CheckpointCopies,
+        tensors: dict[str, Tensor],
+        values: dict[str, Any],
+        after: Callable[[], object],
     ) -> None:
-        """Write one version into memory with the other ranks' threads."""
-        assert self.memory is not None
+        """Write one version's state into one of the copies with the other ranks' threads."""
 
         def committed() -> None:
             after()
             self.before_complete()
 
         try:
-            self.memory.write(values["version"], tensors, values, committed)
-            self._memory_failure = None
+            copy.write(values["version"], tensors, values, committed)
+            self._failures[copy.name] = None
         except Exception as error:
             # The run has its checkpoints on disk.
-            self._memory_failure = error
+            self._failures[copy.name] = error
             log.error(
-                "memory checkpoint of version %d: %s: %s", values["version"], type(error).__name__, error
+                "%s checkpoint of version %d: %s: %s",
+                copy.name,
+                values["version"],
+                type(error).__name__,
+                error,
             )
 
     def _choose_folder(self, partial: Path, scratch: Path) -> Path:
@@ -421,20 +422,20 @@ class Checkpointer:
         if target.name == START:
             return
         self._remove_old(version)
-        if self.store is not None:
+        for copy in self.copies:
             try:
-                self.store.put(target, version, self.keep)
+                copy.put(target, version, self.keep)
             except Exception as error:
-                message = f"{target.name} is complete, but could not be put into {self.store.url}: {error}"
+                message = f"{target.name} is complete, but could not be put into {copy.where}: {error}"
                 raise CheckpointError(message) from error
 
     def find(self, at_most: int) -> tuple[int, Path] | None:
         """Return the newest usable checkpoint of a version up to `at_most`. For rank 0.
 
-        It is fetched from the store, if that has a newer one than the folder.
+        It is fetched from the copies, if one has a newer one than the folder.
         """
-        if self.store is not None:
-            self.store.fetch(self.folder, at_most)
+        for copy in self.copies:
+            copy.fetch(self.folder, at_most)
         return newest_usable(self.folder, at_most)
 
     def _remove_old(self, newest: int) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asyncrl.config import Config
 from asyncrl.data.codec import encode_group, pack
-from asyncrl.train.checkpoint.nested_state import split
+from asyncrl.train.checkpoint.extra_state import split
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.engine.full_state import WEIGHT, gather_state
 from asyncrl.train.loop.callback_context import CallbackContext

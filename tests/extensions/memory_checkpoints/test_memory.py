@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from asyncrl.extensions.memory_checkpoints.memory import MemoryCheckpoints
 from asyncrl.run.checkpoints import MARKER, VALUES, state_file
-from asyncrl.train.checkpoint.memory_checkpoints import MemoryCheckpoints
 from asyncrl.train.checkpoint.writers import Writers
 from asyncrl.weights.chunks import file_checksum
-from tests.train.memory_ranks import WAYS
+from tests.extensions.memory_checkpoints.memory_ranks import WAYS
 
 
 def memory(folder, every=1, stage=0):
@@ -126,13 +126,13 @@ def test_a_full_memory_costs_the_version_that_did_not_fit(small_disk):
 @pytest.fixture(scope="module")
 def of_two_ranks(tiny_model, two_ranks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory")
-    two_ranks.call("tests.train.memory_ranks", tiny_model, str(folder))
+    two_ranks.call("tests.extensions.memory_checkpoints.memory_ranks", tiny_model, str(folder))
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_ranks_resume_from_memory_and_train_on_bit_by_bit(of_two_ranks, way):
-    """What is compared is in `tests.train.memory_ranks`; here, which parts came from another machine."""
+    """What is compared is in `memory_ranks`; here, which parts came from another machine."""
     found = json.loads((of_two_ranks / f"{way}.json").read_text())
     assert found == {"apart": ["own", "damaged 0", "lost 1"]}.get(way.partition("-")[2], ["own"])

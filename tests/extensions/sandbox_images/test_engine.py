@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import ConfigError, InfrastructureError
-from asyncrl.sandbox.images import store
-from asyncrl.sandbox.images.dockerfile import Context, for_engine
-from asyncrl.sandbox.images.engine import check_engine
-from asyncrl.sandbox.images.jail import BuildLimits
-from asyncrl.sandbox.images.store import image
+from asyncrl.extensions.sandbox_images import store
+from asyncrl.extensions.sandbox_images.dockerfile import Context, for_engine
+from asyncrl.extensions.sandbox_images.engine import check_engine
+from asyncrl.extensions.sandbox_images.jail import BuildLimits
+from asyncrl.extensions.sandbox_images.store import image
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import MIB
-from tests.sandbox.images.engines import podman, podman_run, podman_store  # noqa: F401
-from tests.sandbox.images.small_image import NAME
+from tests.extensions.sandbox_images.engines import podman, podman_run, podman_store  # noqa: F401
+from tests.extensions.sandbox_images.small_image import NAME
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="podman's store of other owners is for root alone")
 STAGES = f"""

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.extensions.sandbox_images.dockerfile import Context, CopyStep, FolderStep, Recipe, RunStep, Step
+from asyncrl.extensions.sandbox_images.scrub import SCRUB
 from asyncrl.sandbox import allow_list
 from asyncrl.sandbox.bubblewrap import STATUS_FD, BubblewrapSandbox
-from asyncrl.sandbox.images.dockerfile import Context, CopyStep, FolderStep, Recipe, RunStep, Step
-from asyncrl.sandbox.images.scrub import SCRUB
 from asyncrl.sandbox.jail.folders import ETC, ETC_COPIED
 from asyncrl.sandbox.local import Command, rlimits
 from asyncrl.sandbox.protocol import MIB, ExecResult, Limits, Mount, RootFiles, SandboxSpec

@@ -12,16 +12,18 @@ from pathlib import Path
 
 import fsspec
 
+from asyncrl.extensions.checkpoint_store.settings import StoreConfig
 from asyncrl.run.checkpoints import MARKER, checkpoint_path, complete_checkpoints, listed_files
+from asyncrl.train.checkpoint.copies import CheckpointCopies, CopiesContext
 
 log = logging.getLogger("asyncrl.train")
 
 
-class CheckpointStore:
+class CheckpointStore(CheckpointCopies):
     """The checkpoints under a URL. Raises what fsspec and its file system raise, ImportError for one not installed."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.where = url
         self._files, self._root = fsspec.core.url_to_fs(url)
 
     def versions(self) -> list[int]:
@@ -63,7 +65,7 @@ class CheckpointStore:
             self._files.get_file(f"{place}/{name}", str(partial / name))
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-        log.warning("checkpoint of version %d fetched from %s", wanted, self.url)
+        log.warning("checkpoint of version %d fetched from %s", wanted, self.where)
 
     def _place(self, version: int) -> str:
         return f"{self._root.rstrip('/')}/{checkpoint_path(Path(), version).name}"
@@ -75,3 +77,9 @@ class CheckpointStore:
             self._files.rm_file(f"{place}/{MARKER}")
         if self._files.exists(place):
             self._files.rm(place, recursive=True)
+
+
+def in_store(context: CopiesContext) -> CheckpointCopies:
+    """Return that of a run, which only rank 0 opens."""
+    url = context.config.section(StoreConfig).checkpoint_store
+    return CheckpointStore(url) if context.engine.rank == 0 else CheckpointCopies()

@@ -23,10 +23,18 @@ from pathlib import Path
 
 from asyncrl.cache import cache_folder, code_digest, whole_file
 from asyncrl.errors import AsyncRLError, InfrastructureError
+from asyncrl.extensions.sandbox_images.dockerfile import Recipe
+from asyncrl.extensions.sandbox_images.engine import ENGINES, unpack
+from asyncrl.extensions.sandbox_images.jail import (
+    HOST,
+    WORK_ARCHIVE,
+    BuildLimits,
+    check_room,
+    follow,
+    moved,
+    within,
+)
 from asyncrl.machine import usable_cpus
-from asyncrl.sandbox.images.dockerfile import Recipe
-from asyncrl.sandbox.images.engine import ENGINES, unpack
-from asyncrl.sandbox.images.jail import HOST, WORK_ARCHIVE, BuildLimits, check_room, follow, moved, within
 from asyncrl.sandbox.protocol import RootFiles
 
 SLOTS = max(2, usable_cpus() // 2)
@@ -185,7 +193,13 @@ async def slot(folder: Path) -> AsyncIterator[None]:
 
 
 def _key(recipe: Recipe, base: str, limits: BuildLimits, keep_git_history: bool) -> str:
-    parts = [recipe.digest(), base, keep_git_history, limits.allow_hosts, code_digest("sandbox/images")]
+    parts = [
+        recipe.digest(),
+        base,
+        keep_git_history,
+        limits.allow_hosts,
+        code_digest("extensions/sandbox_images"),
+    ]
     if base == HOST:
         # Another release of the host is another image.
         with contextlib.suppress(OSError):

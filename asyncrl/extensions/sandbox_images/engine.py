@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError, InfrastructureError
-from asyncrl.sandbox.images.dockerfile import Context
+from asyncrl.extensions.sandbox_images.dockerfile import Context
 
 ENGINES: Mapping[str, tuple[str, ...]] = {
     # In its own format podman leaves SHELL lines out, with a warning.

@@ -3,7 +3,7 @@
 import pytest
 
 from asyncrl.errors import ConfigError
-from asyncrl.sandbox.images.dockerfile import PATH, Context, CopyStep, FolderStep, RunStep, parse
+from asyncrl.extensions.sandbox_images.dockerfile import PATH, Context, CopyStep, FolderStep, RunStep, parse
 
 CONTEXT = Context(
     {"one": b"1", "a/two.txt": b"2", "a/b/three.txt": b"3", "Dockerfile": b""}, frozenset({"one"})

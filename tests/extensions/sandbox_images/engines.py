@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.sandbox.images.small_image import NAME, write_context
+from tests.extensions.sandbox_images.small_image import NAME, write_context
 
 
 @pytest.fixture(scope="session")

@@ -13,21 +13,21 @@ from threading import Thread
 import pytest
 
 from asyncrl.errors import InfrastructureError
-from asyncrl.sandbox.images.dockerfile import Context, parse
-from asyncrl.sandbox.images.jail import BuildLimits
-from asyncrl.sandbox.images.scrub import SCRUB
-from asyncrl.sandbox.images.store import image
+from asyncrl.extensions.sandbox_images.dockerfile import Context, parse
+from asyncrl.extensions.sandbox_images.jail import BuildLimits
+from asyncrl.extensions.sandbox_images.scrub import SCRUB
+from asyncrl.extensions.sandbox_images.store import image
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.protocol import MIB
-from tests.sandbox.images.small_image import copy_programs
+from tests.extensions.sandbox_images.small_image import copy_programs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="this machine's programs are a base for root alone")
 
 BUILD = """
 import asyncio, sys
-from asyncrl.sandbox.images.dockerfile import Context, parse
-from asyncrl.sandbox.images.store import image
+from asyncrl.extensions.sandbox_images.dockerfile import Context, parse
+from asyncrl.extensions.sandbox_images.store import image
 from asyncrl.sandbox.jail.client import LauncherClient
 async def main():
     print((await image(parse(sys.argv[1], Context({})))).work.read_bytes().count(b"made"), flush=True)

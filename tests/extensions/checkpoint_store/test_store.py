@@ -5,9 +5,11 @@ import json
 import pytest
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.checkpoint_store.store import CheckpointStore
 from asyncrl.run.checkpoints import checkpoint_path, complete_checkpoints
-from asyncrl.train.checkpoint.checkpoint_store import CheckpointStore
-from asyncrl.train.checkpoint.checkpointer import check_whole, newest_usable
+from asyncrl.train.checkpoint.checkpointer import Checkpointer, check_whole, newest_usable
+from asyncrl.train.checkpoint.writers import CheckpointError
+from tests.train.one_step import make_engine, step_once
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -89,3 +91,20 @@ def test_what_was_not_stored_to_its_end_does_not_count(store, tmp_path, monkeypa
 def test_a_store_of_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="nowhere"):
         CheckpointStore("nowhere://bucket")
+
+
+def test_a_store_that_takes_nothing_is_reported_and_the_folder_has_its_newest_all_the_same(
+    tiny_model, tmp_path
+):
+    (tmp_path / "file").write_text("no folder")
+    store = CheckpointStore(f"file://{tmp_path}/file/store")
+    engine = make_engine(tiny_model, 1)
+    step_once(engine)
+    saver = Checkpointer(tmp_path / "own", engine, tiny_model, every=1, keep=1, copies=[store])
+    for version in (1, 2):
+        saver.save(version, {})
+        with pytest.raises(
+            CheckpointError, match=f"step-00000{version} is complete, but could not be put into"
+        ):
+            saver.wait()
+    assert [version for version, _ in complete_checkpoints(tmp_path / "own")] == [2]

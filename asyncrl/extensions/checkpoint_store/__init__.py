@@ -1,0 +1,1 @@
+"""Checkpoints in a store beside the run's folder."""

@@ -1,0 +1,1 @@
+"""Sandboxes of this machine that another program makes."""
