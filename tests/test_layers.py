@@ -107,8 +107,16 @@ STANDS_ON = {
     "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
+    "extensions/benchmarks": {"answer_rewards", "program_rewards"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
+ENVS_STAND_ON = {
+    "benchmarks": {"answer_rewards", "instruction_rewards", "program_rewards"},
+    "calculator": {"answer_rewards"},
+    "code": {"program_rewards"},
+    "math_tool": {"answer_rewards"},
+}
+"""Which environments import an extension."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
 ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
@@ -209,7 +217,9 @@ def test_imports_point_down_only():
             else:
                 allowed = rank(target) < rank(part) or {part, target} <= LAYERS[0]
             if target.startswith("extensions/"):
-                allowed = target.removeprefix("extensions/") in STANDS_ON.get(part, ())
+                in_envs = part == "envs" and path.relative_to(ROOT / "envs").parts[0]
+                stands_on = ENVS_STAND_ON.get(in_envs, ()) if in_envs else STANDS_ON.get(part, ())
+                allowed = target.removeprefix("extensions/") in stands_on
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
