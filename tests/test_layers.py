@@ -301,7 +301,7 @@ def test_within_an_extension_with_a_process_they_are_likewise():
         ),
         (
             "vllm",
-            {"asyncrl/weights/vllm_*.py", "asyncrl/extensions/*/vllm_*.py", "asyncrl/chat/vllm_parsers.py"},
+            {"asyncrl/weights/vllm_*.py", "asyncrl/extensions/*/vllm_*.py"},
         ),
         ("pickle", set()),
     ],

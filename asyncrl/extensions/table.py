@@ -77,6 +77,7 @@ SEAMS = frozenset(
         "plans",
         "rewards",
         "answer_readers",
+        "turn_formats",
     }
 )
 """The tables that a file may have. CONTRIBUTING.md says what each is for, and by which protocol."""

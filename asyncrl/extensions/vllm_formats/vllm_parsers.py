@@ -12,21 +12,15 @@ import importlib.util
 import itertools
 import json
 import logging
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from asyncrl.chat.tool_calls import Malformed, Tools, TurnParser, collect, decode_json
+from asyncrl.chat.tool_formats import SplitReasoning
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
-from asyncrl.process_start import run_process
 
-CHECK_TIMEOUT_S = 300.0
-"""How long importing vLLM on a slow disk and loading a tokenizer may take."""
 _REGISTERS = {
     "tool_format": ("tool_parsers", "_TOOL_PARSERS_TO_REGISTER"),
     "reasoning_format": ("reasoning", "_REASONING_PARSERS_TO_REGISTER"),
@@ -78,36 +72,22 @@ def known_names(key: str) -> tuple[str, ...]:
     return ()
 
 
-def load_vllm_tool_parser(name: str, tokenizer: Any) -> TurnParser:
-    """Return a parser of tool calls. Raises `ConfigError` where the tokenizer lacks tokens it needs."""
-    return _ToolParser(name, tokenizer)
+class VllmFormats:
+    """Implements `tool_formats.FormatLibrary`."""
 
+    owner = "vLLM"
 
-def load_vllm_reasoning_parser(name: str, tokenizer: Any) -> Callable[[str], tuple[str, str]]:
-    """Return a function that splits a turn in reasoning and the rest. Raises `ConfigError` as for tool calls."""
-    return _ReasoningParser(name, tokenizer)
+    def names(self, key: str) -> tuple[str, ...]:
+        """See `FormatLibrary`."""
+        return known_names(key)
 
+    def tool_parser(self, name: str, tokenizer: Any) -> TurnParser:
+        """See `FormatLibrary`."""
+        return _ToolParser(name, tokenizer)
 
-def check_chat(asked: Mapping[str, Any]) -> list[str]:
-    """Check, in a process of its own, that a model's chat template shows what the tasks need, and that its tokenizer
-    has the tokens that vLLM's parsers need.
-
-    asked: what `asyncrl.chat.check_parsers` takes. Returns what is worth knowing, a line each. Raises `ConfigError`
-    naming what is missing.
-    """
-    command = [sys.executable, "-m", "asyncrl.chat.check_parsers", json.dumps(asked)]
-    try:
-        done = run_process(command, os.environ, CHECK_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(
-            f"model.tool_format: the check of {asked['tool_format']!r} took more than {CHECK_TIMEOUT_S:g} s"
-        ) from None
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise ConfigError(
-            lines[-1] if lines else f"model.tool_format: {asked['tool_format']!r} cannot be checked"
-        )
-    return [line for line in done.stdout.splitlines() if line.startswith("model.")]
+    def reasoning_parser(self, name: str, tokenizer: Any) -> SplitReasoning:
+        """See `FormatLibrary`."""
+        return _ReasoningParser(name, tokenizer)
 
 
 class _ToolParser:
