@@ -116,7 +116,7 @@ ENVS_STAND_ON = {
     "code": {"program_rewards"},
     "math_tool": {"answer_rewards"},
 }
-"""Which environments import an extension."""
+"""Which environments do."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
 ROLE_LAYERS = [{"messages"}, {"client"}, {"service"}, {"command"}]
@@ -217,9 +217,9 @@ def test_imports_point_down_only():
             else:
                 allowed = rank(target) < rank(part) or {part, target} <= LAYERS[0]
             if target.startswith("extensions/"):
-                in_envs = part == "envs" and path.relative_to(ROOT / "envs").parts[0]
-                stands_on = ENVS_STAND_ON.get(in_envs, ()) if in_envs else STANDS_ON.get(part, ())
-                allowed = target.removeprefix("extensions/") in stands_on
+                extension = target.removeprefix("extensions/")
+                own = path.relative_to(ROOT).parts[1] if part == "envs" else ""
+                allowed = extension in (ENVS_STAND_ON.get(own, ()) if own else STANDS_ON.get(part, ()))
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
