@@ -112,9 +112,17 @@ STANDS_ON = {
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
     "extensions/agents": {"sandbox_images"},
+    "extensions/benchmarks": {"answer_rewards", "program_rewards"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
-ENVS_STAND_ON = {"swe": {"sandbox_images"}, "terminal": {"sandbox_images"}}
+ENVS_STAND_ON = {
+    "benchmarks": {"answer_rewards", "instruction_rewards", "program_rewards"},
+    "calculator": {"answer_rewards"},
+    "code": {"program_rewards"},
+    "math_tool": {"answer_rewards"},
+    "swe": {"sandbox_images"},
+    "terminal": {"sandbox_images"},
+}
 """Which environments do."""
 SHARED = {"http", "command", "joining"}
 """What all roles share below `services/`."""
@@ -300,7 +308,7 @@ def test_within_an_extension_with_a_process_they_are_likewise():
         ),
         (
             "vllm",
-            {"asyncrl/weights/vllm_*.py", "asyncrl/extensions/*/vllm_*.py", "asyncrl/chat/vllm_parsers.py"},
+            {"asyncrl/weights/vllm_*.py", "asyncrl/extensions/*/vllm_*.py"},
         ),
         ("pickle", set()),
     ],

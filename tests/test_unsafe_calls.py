@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "joblib", "jsonpickle"}
 ALLOWED = {
-    "asyncrl/rewards/programs/candidate_main.py": "runs a candidate's program, in the sandbox",
-    "asyncrl/rewards/programs/tests_main.py": "runs a benchmark's tests, in the sandbox",
+    "asyncrl/extensions/program_rewards/candidate_main.py": "runs a candidate's program, in the sandbox",
+    "asyncrl/extensions/program_rewards/tests_main.py": "runs a benchmark's tests, in the sandbox",
     "asyncrl/sandbox/jail/zygote_main.py": "runs a policy's program, in the sandbox",
     "envs/code/programs.py": "runs the reference programs of the package",
     "envs/repair/problem.py": "runs the reference libraries of the package",

@@ -2,7 +2,7 @@
 
 JSON: `{"model", "tool_format", "reasoning_format", "template_args", "template_file", "needs_tools"}`. Prints a line for
 everything worth knowing. Exits with 1 and one line on standard error where they do not suit. A process of its own,
-because it loads a tokenizer and may import vLLM.
+because it loads a tokenizer and may import a large library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asyncrl.chat.template_check import (
     notes_on_template,
     refuse_template,
 )
-from asyncrl.chat.tool_formats import load_format, needs_vllm
+from asyncrl.chat.tool_formats import load_format, needs_library
 from asyncrl.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def main(text: str) -> int:
     """Load template and parsers as a rollout worker does."""
     asked = json.loads(text)
     tool_format, reasoning_format = asked["tool_format"], asked["reasoning_format"]
-    if not needs_vllm(tool_format, reasoning_format):
+    if not needs_library(tool_format, reasoning_format):
         import_tokenizers_only()
     try:
         renderer = load_renderer(asked["model"], asked["template_args"], asked["template_file"])

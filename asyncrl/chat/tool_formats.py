@@ -1,21 +1,22 @@
 """How a turn's text becomes an `Action`: the format of a model's reasoning, then that of its tool calls, by name.
 
-Formats of this package import nothing heavy. Every other name is one of vLLM's parsers (`vllm_parsers`), and only a
-process that uses one imports vLLM.
+Formats of this package import nothing heavy. Every other name is that of a library (`turn_formats`,
+`asyncrl/extensions/table.py`), and only a process that uses one imports the library.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from asyncrl.chat.harmony import parse_harmony, split_harmony
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.chat.tool_calls import Tools, TurnParser, parse_hermes, parse_llama, parse_mistral
-from asyncrl.chat.vllm_parsers import known_names, load_vllm_reasoning_parser, load_vllm_tool_parser
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import rows
 
 SplitReasoning = Callable[[str], tuple[str, str]]
 """Text of a turn to (reasoning, the rest)."""
@@ -31,6 +32,32 @@ OWN_REASONING_FORMATS = ("", "think")
 _THINK, _END_THINK = "<think>", "</think>"
 
 
+class FormatLibrary(Protocol):
+    """Formats of a library, which is not imported before one is loaded."""
+
+    owner: str
+    """Whose they are, for errors."""
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """Return the names that `model.tool_format` or `model.reasoning_format` may have; () where the library is not
+        installed. key: `tool_format` or `reasoning_format`."""
+        ...
+
+    def tool_parser(self, name: str, tokenizer: Any) -> TurnParser:
+        """Return a parser of tool calls. Raises `ConfigError` where the tokenizer lacks tokens it needs."""
+        ...
+
+    def reasoning_parser(self, name: str, tokenizer: Any) -> SplitReasoning:
+        """Return what splits a turn in reasoning and the rest. Raises `ConfigError` as for tool calls."""
+        ...
+
+
+@functools.cache
+def libraries() -> tuple[FormatLibrary, ...]:
+    """Return the libraries whose formats may be named."""
+    return tuple(row.load()() for row in rows("turn_formats"))
+
+
 class TurnFormat(NamedTuple):
     """How the turns of a model are read."""
 
@@ -42,7 +69,9 @@ class TurnFormat(NamedTuple):
 def load_format(tool_format: str, reasoning_format: str, renderer: ChatRenderer) -> TurnFormat:
     """Return how a model's turns are read. Raises `ConfigError`, also for a format that needs other tokens."""
     check_formats(tool_format, reasoning_format)
-    parse = TOOL_FORMATS.get(tool_format) or load_vllm_tool_parser(tool_format, renderer.tokenizer)
+    parse = TOOL_FORMATS.get(tool_format) or _library("tool_format", tool_format).tool_parser(
+        tool_format, renderer.tokenizer
+    )
     if tool_format == "harmony":
         return TurnFormat(parse, split_harmony)
     if not reasoning_format:
@@ -50,7 +79,9 @@ def load_format(tool_format: str, reasoning_format: str, renderer: ChatRenderer)
     split: SplitReasoning = (
         ThinkTags(renderer.opens_reasoning())
         if reasoning_format == "think"
-        else load_vllm_reasoning_parser(reasoning_format, renderer.tokenizer)
+        else _library("reasoning_format", reasoning_format).reasoning_parser(
+            reasoning_format, renderer.tokenizer
+        )
     )
 
     def parse_rest(text: str, tools: Tools = (), /) -> Action:
@@ -62,15 +93,19 @@ def load_format(tool_format: str, reasoning_format: str, renderer: ChatRenderer)
 
 
 def check_formats(tool_format: str, reasoning_format: str) -> None:
-    """Check the names alone, without importing vLLM. Raises `ConfigError`."""
+    """Check the names alone, without importing a library. Raises `ConfigError`."""
     for key, name, own in (
         ("tool_format", tool_format, tuple(TOOL_FORMATS)),
         ("reasoning_format", reasoning_format, OWN_REASONING_FORMATS),
     ):
-        theirs = known_names(key)
-        if name not in own and name not in theirs:
-            listed = f"; allowed: {', '.join(filter(None, own))}, and vLLM's {', '.join(theirs) or '(not installed)'}"
-            raise ConfigError(f"model.{key}: unknown format {name!r}{listed}")
+        theirs = [(library.owner, library.names(key)) for library in libraries()]
+        if name not in own and not any(name in names for _, names in theirs):
+            others = "".join(
+                f", and {owner}'s {', '.join(names) or '(not installed)'}" for owner, names in theirs
+            )
+            raise ConfigError(
+                f"model.{key}: unknown format {name!r}; allowed: {', '.join(filter(None, own))}{others}"
+            )
     if tool_format == "harmony" and reasoning_format:
         raise ConfigError(
             "model.reasoning_format: must be left out for model.tool_format='harmony', whose turns name their "
@@ -78,8 +113,12 @@ def check_formats(tool_format: str, reasoning_format: str) -> None:
         )
 
 
-def needs_vllm(tool_format: str, reasoning_format: str) -> bool:
-    """Return whether a process that reads turns imports vLLM."""
+def _library(key: str, name: str) -> FormatLibrary:
+    return next(library for library in libraries() if name in library.names(key))
+
+
+def needs_library(tool_format: str, reasoning_format: str) -> bool:
+    """Return whether a process that reads turns imports a library."""
     return tool_format not in TOOL_FORMATS or reasoning_format not in OWN_REASONING_FORMATS
 
 

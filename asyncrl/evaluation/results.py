@@ -15,7 +15,7 @@ from asyncrl.evaluation.comparison import compare, holm
 from asyncrl.evaluation.statistics import clustered_mean, pass_at_k, pass_hat_k
 from asyncrl.evaluation.token_curve import success_by_tokens, token_limits
 from asyncrl.evaluation.votes import best_at_k, majority_at_k, shortest_majority_at_k, weighted_majority_at_k
-from asyncrl.rewards.answers.ballot import ballot
+from asyncrl.rewards.final_answers import final_answers
 from asyncrl.types import FailureClass
 
 Row = Mapping[str, Any]
@@ -161,7 +161,7 @@ def _votes(rows: Sequence[Row], samples: int) -> dict[str, dict[str, Any]]:
 
 
 def _answers(rows: Sequence[Row]) -> list[Hashable | None]:
-    return [ballot(row.get("extracted")) for row in rows]
+    return [final_answers().ballot(row.get("extracted")) for row in rows]
 
 
 def _correct(rows: Sequence[Row]) -> list[bool]:

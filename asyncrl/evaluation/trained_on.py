@@ -12,7 +12,7 @@ from asyncrl.env.parts import in_part
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.evaluation.contamination import Question, contamination, row_text
 from asyncrl.evaluation.importers.records import reader_of
-from asyncrl.rewards.answers.gold import golds
+from asyncrl.extensions.answer_rewards.gold import golds
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import open_data
 from asyncrl.rows.scan import prompt_text

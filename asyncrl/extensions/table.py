@@ -78,6 +78,9 @@ SEAMS = frozenset(
         "local_models",
         "evaluators",
         "plans",
+        "rewards",
+        "answer_readers",
+        "turn_formats",
     }
 )
 """The tables that a file may have. CONTRIBUTING.md says what each is for, and by which protocol."""
@@ -129,6 +132,8 @@ class Row:
     """What its bytes go over where others on the network could read them (weight carriers)."""
     kind: str = ""
     """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
+    argument: str = ""
+    """What follows its name after a colon, for errors; its class is given that (rewards)."""
     help: str = ""
     """What help says that it is (service roles, cluster kinds), or whose tasks it has (evaluators)."""
     kinds: str = ""

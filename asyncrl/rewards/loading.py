@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.table import Row, by_name, rows
 from asyncrl.import_path import top_level_names
 from asyncrl.rewards.protocol import Reward
 
-NAMES = ("math", "exact", "choice", "code", "ifeval")
-REGEX = "regex:"
-ALLOWED = f"{', '.join(NAMES)}, {REGEX}PATTERN, my.py:function, my_pkg.module:function, or a list of these with weights"
+SEAM = "rewards"
+"""Each row is a class of `protocol.Reward`, made without an argument, or with what follows its name. It raises
+`ValueError` where that is wrong."""
+FUNCTIONS = "my.py:function, my_pkg.module:function"
 KEYS = ("name", "weight", "timeout_s")
 """The keys of a table in a list. `timeout_s` is for a function of your own."""
 
@@ -23,15 +26,16 @@ KEYS = ("name", "weight", "timeout_s")
 def load_reward(spec: str | Sequence[str | Mapping[str, Any]], *, key: str = "data.reward") -> Reward:
     """Return the reward that `spec` names.
 
-    spec: a name of `NAMES`, "regex:PATTERN", an import path of a function, or a list of these, each a text or a table
-    with `name`, `weight` (1 where it is left out) and `timeout_s`. key: the setting, for errors. Raises `ConfigError`.
+    spec: the name of one that an extension adds (`rewards`, `asyncrl/extensions/table.py`), where it takes an argument
+    with that, as in "regex:PATTERN"; an import path of a function; or a list of these, each a text or a table with
+    `name`, `weight` (1 where it is left out) and `timeout_s`. key: the setting, for errors. Raises `ConfigError`.
     """
     if isinstance(spec, str):
         return _named(spec, key, None, may_skip=False)
     if isinstance(spec, Mapping):
         spec = [spec]
     if not isinstance(spec, Sequence) or not spec:
-        raise ConfigError(f"{key}: must name a reward, got {spec!r}; allowed: {ALLOWED}")
+        raise ConfigError(f"{key}: must name a reward, got {spec!r}; allowed: {allowed()}")
     from asyncrl.rewards.weighted import Weighted
 
     parts: list[tuple[str, Reward, float]] = []
@@ -53,27 +57,38 @@ def load_reward(spec: str | Sequence[str | Mapping[str, Any]], *, key: str = "da
     return Weighted(parts)
 
 
+def allowed() -> str:
+    """Return what may name a reward, for errors."""
+    named = (f"{row.name}:{row.argument}" if row.argument else row.name for row in rows(SEAM))
+    return ", ".join((*named, FUNCTIONS, "or a list of these with weights"))
+
+
+def _names() -> list[str]:
+    return [row.name for row in rows(SEAM) if not row.argument]
+
+
+def _row(name: str) -> tuple[Row | None, tuple[str, ...]]:
+    """Return what an extension adds by a name, None for a name that is none, and what its class is given."""
+    first, colon, argument = name.partition(":")
+    row = by_name(SEAM).get(first)
+    if row is None or bool(colon) != bool(row.argument):
+        return None, ()
+    return row, (argument,) if colon else ()
+
+
 def _named(name: str, key: str, timeout_s: Any, may_skip: bool) -> Reward:
-    if timeout_s is not None and (name in NAMES or name.startswith(REGEX)):
-        raise ConfigError(f"{key}.timeout_s: is for a function of your own; {name!r} has a limit of its own")
-    if name == "math":
-        from asyncrl.rewards.math_reward import MathReward
-
-        return MathReward()
-    if name in ("exact", "choice"):
-        from asyncrl.rewards.text_rewards import Choice, Exact
-
-        return Exact() if name == "exact" else Choice()
-    if name == "code":
-        from asyncrl.rewards.code_reward import CodeReward
-
-        return CodeReward()
-    if name == "ifeval":
-        from asyncrl.rewards.ifeval import InstructionFollowing
-
-        return InstructionFollowing()
-    if name.startswith(REGEX):
-        return _pattern(name.removeprefix(REGEX), key)
+    row, given = _row(name)
+    if row is not None:
+        if timeout_s is not None:
+            raise ConfigError(
+                f"{key}.timeout_s: is for a function of your own; {name!r} has a limit of its own"
+            )
+        made = row.load()
+        try:
+            reward: Reward = made(*given)
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from error
+        return reward
     if ":" in name:
         from asyncrl.rewards.user_function import TIMEOUT_S, UserFunction
 
@@ -81,7 +96,7 @@ def _named(name: str, key: str, timeout_s: Any, may_skip: bool) -> Reward:
         if limit <= 0:
             raise ConfigError(f"{key}.timeout_s: must be above 0, got {timeout_s!r}")
         return UserFunction(name, key, limit, may_skip)
-    raise ConfigError(f"{key}: unknown reward {name!r}{_meant(name)}; allowed: {ALLOWED}")
+    raise ConfigError(f"{key}: unknown reward {name!r}{_meant(name)}; allowed: {allowed()}")
 
 
 def _meant(name: str) -> str:
@@ -99,20 +114,9 @@ def _meant(name: str) -> str:
     if dot and module.replace(".", "").isidentifier() and function.isidentifier():
         return f"; a function in a module is {module}:{function}"
     if "," in name:
-        return '; several are a list, ["math", "exact"]'
-    close = difflib.get_close_matches(name, NAMES, n=1)
+        return f"; several are a list, {json.dumps(_names()[:2])}"
+    close = difflib.get_close_matches(name, _names(), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _pattern(pattern: str, key: str) -> Reward:
-    import regex
-
-    from asyncrl.rewards.text_rewards import Pattern
-
-    try:
-        return Pattern(pattern)
-    except regex.error as error:
-        raise ConfigError(f"{key}: {pattern!r} is no regular expression: {error}") from error
 
 
 def _number(value: Any, key: str) -> float:

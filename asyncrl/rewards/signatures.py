@@ -14,8 +14,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asyncrl.rewards.answers.extraction import extract
-from asyncrl.rewards.answers.gold import published_answer
+from asyncrl.rewards.final_answers import final_answers
+from asyncrl.rewards.published import published_answer
 
 SAID = ("completion", "response", "output", "text", "prediction", "generation", "model_output")
 """Parameters that get what the policy wrote, unless a column has the name; `completion` always."""
@@ -32,11 +32,12 @@ class Parser:
 
     def parse(self, text: str) -> str | None:
         """Return the final answer of a text."""
-        return extract(text)
+        return final_answers().extract(text)
 
     def parse_answer(self, completion: Any) -> str | None:
         """Return the final answer of a conversation's last message, or of a text."""
-        return extract(completion if isinstance(completion, str) else str(completion[-1]["content"]))
+        text = completion if isinstance(completion, str) else str(completion[-1]["content"])
+        return final_answers().extract(text)
 
 
 class Signature:

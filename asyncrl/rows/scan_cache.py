@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from asyncrl.cache import cache_file, code_digest, whole_file
+from asyncrl.extensions import table
 from asyncrl.rows.source import Rows
 
 LEAST_ROWS = 10_000
@@ -22,7 +23,7 @@ LEAST_ROWS = 10_000
 KEPT = 32
 """Looks that are kept; the ones that were used longest ago go first."""
 CODE = ("rows", "rewards", "textfile.py")
-"""Files and folders of the package whose code decides what a look finds."""
+"""Files and folders of the package whose code decides what a look finds, beside extensions with rewards."""
 
 
 Look = Callable[[], tuple[dict[str, np.ndarray], bool]]
@@ -60,4 +61,5 @@ def _write(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _code() -> str:
-    return code_digest(*CODE)
+    judging = sorted({row.extension for row in table.rows("rewards")})
+    return code_digest(*CODE, *(f"extensions/{name}" for name in judging))

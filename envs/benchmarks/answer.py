@@ -3,8 +3,8 @@ r"""A question with one right answer, a number or an expression, judged as docs/
 from __future__ import annotations
 
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.rewards.answers.extraction import extract
-from asyncrl.rewards.answers.grader import GRADERS
+from asyncrl.extensions.answer_rewards.extraction import extract
+from asyncrl.extensions.answer_rewards.grader import GRADERS
 from asyncrl.types import Message, Task
 
 RULES = r"Solve the problem. Think step by step, and end with the answer in \boxed{...}."

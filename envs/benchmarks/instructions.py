@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from asyncrl.env.protocol import Action, Env, Step
 from asyncrl.errors import EnvironmentFailure, InputError
-from asyncrl.rewards.ifeval import DEADLINE_S, checks_of
+from asyncrl.extensions.instruction_rewards.ifeval import DEADLINE_S, checks_of
 from asyncrl.types import Message, Task
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from asyncrl.agent_time import needed_s
 from asyncrl.env.protocol import Action, Env, Step
-from asyncrl.rewards.programs.published import judge_program, program_tests
+from asyncrl.extensions.program_rewards.published import judge_program, program_tests
 from asyncrl.types import Message, Task
 
 RULES = "Write a Python program. Answer with the whole program in one fenced block."
 
 
 class Program(Env):
-    """One turn; `task.data` holds `statement` and tests (`asyncrl.rewards.programs.published`).
+    """One turn; `task.data` holds `statement` and tests (`asyncrl.extensions.program_rewards.published`).
 
     They are `tests`, [stdin, stdout] pairs; `calls`, the name of a function and [arguments, result] pairs; or `check`,
     Python code that raises where the program is wrong, with `prefix`, what stands before the program, and `functions`,

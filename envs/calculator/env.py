@@ -15,8 +15,8 @@ from random import Random
 from typing import Any, ClassVar
 
 from asyncrl.env.protocol import Action, Env, Step, ToolCall, tool_call_id
-from asyncrl.rewards.answers.equality import is_number
-from asyncrl.rewards.answers.extraction import extract
+from asyncrl.extensions.answer_rewards.equality import is_number
+from asyncrl.extensions.answer_rewards.extraction import extract
 from asyncrl.types import Message, Task
 
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}

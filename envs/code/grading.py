@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.envs.sandboxed import describe
 from asyncrl.errors import ConfigError
-from asyncrl.rewards.programs.extraction import last_block as extract  # noqa: F401
+from asyncrl.extensions.program_rewards.extraction import last_block as extract  # noqa: F401
 from asyncrl.sandbox import languages
 from asyncrl.sandbox.backends import choose, open_sandbox
 from asyncrl.sandbox.protocol import ExecResult, Sandbox, SandboxSpec

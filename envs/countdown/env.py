@@ -16,7 +16,7 @@ from asyncrl.env.settings import whole_number
 from asyncrl.envs.countdown.reward import judge, value_of
 from asyncrl.envs.procedural import ProceduralEnv
 from asyncrl.envs.tools import say
-from asyncrl.rewards.answers.marks import last_between
+from asyncrl.rewards.marks import last_between
 from asyncrl.types import Message, Task
 
 SIZES = {1: (2, 9), 2: (3, 12), 3: (4, 25), 4: (6, 10)}

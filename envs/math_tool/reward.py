@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from asyncrl.rewards.answers.extraction import extract as find_answer
-from asyncrl.rewards.answers.grader import GRADERS as GRADERS
+from asyncrl.extensions.answer_rewards.extraction import extract as find_answer
+from asyncrl.extensions.answer_rewards.grader import GRADERS as GRADERS
 
 GRADER = GRADERS
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from asyncrl.envs.sql.database import Row
-from asyncrl.rewards.answers.marks import last_fence
+from asyncrl.rewards.marks import last_fence
 
 LANGUAGE = re.compile(r"sql\b", re.IGNORECASE)
 QUERY = re.compile(r"\s*(select|with|values)\b", re.IGNORECASE)

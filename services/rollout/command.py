@@ -16,14 +16,14 @@ OPTIONS = (
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """See `RoleCommand`."""
     from asyncrl.chat.renderer import import_tokenizers_only
-    from asyncrl.chat.tool_formats import needs_vllm
+    from asyncrl.chat.tool_formats import needs_library
     from asyncrl.env.config_check import env_services
     from asyncrl.env.registry import ELSEWHERE
     from asyncrl.services.joining import read_policy
     from asyncrl.services.rollout.service import PolicyAddresses, serve_rollout
 
     own_code = config.env.name in ELSEWHERE
-    if not own_code and not needs_vllm(config.model.tool_format, config.model.reasoning_format):
+    if not own_code and not needs_library(config.model.tool_format, config.model.reasoning_format):
         # What plays elsewhere may be code of the user's in this process, which may load a model of its own.
         import_tokenizers_only()
     policies = {}

@@ -11,12 +11,12 @@ from asyncrl.envs.countdown.env import extract as countdown
 from asyncrl.envs.search.reward import extract as search
 from asyncrl.envs.sql.reward import as_query, as_rows
 from asyncrl.envs.team.env import _number as team
-from asyncrl.rewards.answers.equality import chosen, is_number, never_right, plan
-from asyncrl.rewards.answers.extraction import after_reasoning, boxed, extract
-from asyncrl.rewards.answers.marks import last_between, last_fence
-from asyncrl.rewards.answers.normalisation import without_remarks
-from asyncrl.rewards.answers.quantities import read_quantity
-from asyncrl.rewards.programs.extraction import defining_block, last_block
+from asyncrl.extensions.answer_rewards.equality import chosen, is_number, never_right, plan
+from asyncrl.extensions.answer_rewards.extraction import after_reasoning, boxed, extract
+from asyncrl.extensions.answer_rewards.normalisation import without_remarks
+from asyncrl.extensions.answer_rewards.quantities import read_quantity
+from asyncrl.extensions.program_rewards.extraction import defining_block, last_block
+from asyncrl.rewards.marks import last_between, last_fence
 
 CHARACTERS = 200_000
 EXTRACTORS = {

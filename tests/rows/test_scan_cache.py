@@ -6,8 +6,11 @@ import pathlib
 
 import pytest
 
+from asyncrl.cache import PACKAGE
 from asyncrl.config_sections import DataConfig
 from asyncrl.errors import InputError
+from asyncrl.extensions import table
+from asyncrl.import_path import load_object
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows import data, scan, scan_cache
 from asyncrl.rows.data import open_data
@@ -87,6 +90,16 @@ def test_other_code_that_reads_rows_looks_again(looked, tmp_path, monkeypatch):
     monkeypatch.setattr(scan_cache, "_code", lambda: "of another day")
     opened(file)
     assert len(looked) == 40
+
+
+def test_the_code_of_every_reward_with_a_name_is_code_that_judges_rows(monkeypatch):
+    asked = []
+    monkeypatch.setattr(scan_cache, "code_digest", lambda *names: asked.extend(names) or "digest")
+    assert scan_cache._code() == "digest"
+    judging = {load_object("data.reward", row.path).__module__.split(".")[2] for row in table.rows("rewards")}
+    assert judging == {"answer_rewards", "instruction_rewards", "program_rewards"}
+    assert {"rows", "rewards", *(f"extensions/{name}" for name in judging)} <= {*asked}
+    assert all((PACKAGE / name).exists() for name in asked)
 
 
 def test_rows_that_no_answer_can_match_stay_left_out_with_the_reason(looked, tmp_path):

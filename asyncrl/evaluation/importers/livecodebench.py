@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.evaluation.importers.records import Imported, text
-from asyncrl.rewards.programs.published import program_tests
+from asyncrl.extensions.program_rewards.published import program_tests
 
 ENV = "asyncrl.envs.benchmarks.program:Program"
 EXPECTED = (

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrl.evaluation.importers.records import Imported, NeverRight, text
-from asyncrl.rewards.answers.equality import never_right
-from asyncrl.rewards.answers.extraction import boxed
+from asyncrl.extensions.answer_rewards.equality import never_right
+from asyncrl.extensions.answer_rewards.extraction import boxed
 from asyncrl.rows.question import AFTER, BEFORE, CHOICES, QUESTIONS, chosen_label, whole_question
 
 ENV = "asyncrl.envs.benchmarks.answer:Answer"

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 from asyncrl.data.transcript import written_messages
 from asyncrl.extensions.majority.settings import MajorityConfig
-from asyncrl.rewards.answers.ballot import ballot
-from asyncrl.rewards.answers.extraction import extract
+from asyncrl.rewards.final_answers import final_answers
 from asyncrl.rollout.verdict import Mode, Verdict
 from asyncrl.rollout.worker_context import WorkerContext
 from asyncrl.types import EXTRACTED, Status, Task, Trajectory
@@ -55,7 +54,8 @@ def answer_of(trajectory: Trajectory) -> Hashable | None:
     if trajectory.status is not Status.FINISHED:
         return None
     extracted = trajectory.info.get(EXTRACTED)
-    return ballot(extracted or extract(_last_text(trajectory)))
+    read = final_answers()
+    return read.ballot(extracted or read.extract(_last_text(trajectory)))
 
 
 def _last_text(trajectory: Trajectory) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.algo.settings import needed, part_needs, resolve_settings
-from asyncrl.chat.tool_formats import check_formats, needs_vllm
-from asyncrl.chat.vllm_parsers import check_chat
+from asyncrl.chat.check_process import check_chat
+from asyncrl.chat.tool_formats import check_formats, needs_library
 from asyncrl.config import Config
 from asyncrl.config_checks import check_objective
 from asyncrl.conflicts.between import check_policy_objectives
@@ -309,15 +309,15 @@ def _rows_show_images(config: Config) -> bool:
 
 
 def check_turn_format(config: Config, needs_tools: bool) -> list[str]:
-    """Check that the chat template shows what the tasks need, and that the tokenizer has the tokens that parsers of
-    vLLM need; in a process of its own, which takes seconds.
+    """Check that the chat template shows what the tasks need, and that the tokenizer has the tokens that the formats
+    of its turns need; in a process of its own, which takes seconds.
 
     needs_tools: whether the environment offers tools. Returns what is worth knowing, a line each. Raises `ConfigError`.
     """
     model = config.model
     if model.chat_template and not Path(model.chat_template).expanduser().is_file():
         raise ConfigError(f"model.chat_template: there is no file {model.chat_template!r}")
-    parsers = needs_vllm(model.tool_format, model.reasoning_format)
+    parsers = needs_library(model.tool_format, model.reasoning_format)
     if model.path == "sft" or not (parsers or model.chat_template or has_tokenizer(model.path)):
         return []
     return check_chat(

@@ -18,7 +18,7 @@ TOKEN_FILE = "gateway-token"
 def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     """Take the place of the role's own `start` where it joins."""
     from asyncrl.chat.renderer import import_tokenizers_only
-    from asyncrl.chat.tool_formats import needs_vllm
+    from asyncrl.chat.tool_formats import needs_library
     from asyncrl.extensions.agents.serving.joined_service import serve_joined_gateway
     from asyncrl.extensions.agents.tasks import AGENT
 
@@ -30,7 +30,7 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
     path = Path(args.agent_token_file) if args.agent_token_file else user_folder() / TOKEN_FILE
     callers = own_token(path)
     print(f"asyncrl: those who ask for episodes need the token in {path}", file=sys.stderr)
-    if not needs_vllm(config.model.tool_format, config.model.reasoning_format):
+    if not needs_library(config.model.tool_format, config.model.reasoning_format):
         import_tokenizers_only()
     serve_joined_gateway(
         config,

@@ -1,0 +1,1 @@
+"""Formats of tool calls and of reasoning that vLLM reads."""
