@@ -102,7 +102,8 @@ ROOMS = {
 EXTENSIONS = ROOT / "asyncrl" / "extensions"
 STANDS_ON = {
     "extensions/sleep": {"offload"},
-    "extensions/study": {"curriculum"},
+    "extensions/study": {"benchmarks", "curriculum"},
+    "extensions/other_evaluators": {"benchmarks"},
     "extensions/play_again": {"collapse_guard"},
     "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},

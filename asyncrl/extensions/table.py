@@ -73,6 +73,8 @@ SEAMS = frozenset(
         "presets",
         "commands",
         "start_models",
+        "data_formats",
+        "evaluation_kinds",
         "evaluators",
         "plans",
     }
@@ -125,12 +127,13 @@ class Row:
     kind: str = ""
     """Which kind of part of an objective it is, see `asyncrl.algo.registry` (parts of objectives)."""
     help: str = ""
-    """What help says that it is (service roles, cluster kinds), or whose tasks it has (evaluators)."""
+    """What help says that it is (service roles, cluster kinds), whose tasks it has (evaluators), or on what
+    checkpoints are evaluated (evaluation kinds)."""
     kinds: str = ""
     """The seam whose rows are the words that may follow it; the first is meant where none does (commands)."""
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Its options on the command line, and in what each differs from an option of that name of the core: `metavar`,
-    `help`, `default`, `action` (service roles, evaluators)."""
+    `help`, `default`, `action` (service roles, evaluators, evaluation kinds)."""
     takes: tuple[str, ...] = ()
     """Options of `asyncrl eval` that it follows, of those that not all evaluators do (evaluators)."""
     with_trainer: bool = False
