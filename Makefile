@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 TEST_PROCESSES ?= 3
 # The folders and files of tests that start no engine and train nothing, for the everyday loop.
 QUICK := tests/algo tests/buffer tests/chat tests/commands tests/conformance tests/data tests/evaluation tests/run \
-	tests/rollout tests/extensions/monitor tests/extensions/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
+	tests/rollout tests/extensions/benchmarks tests/extensions/monitor tests/extensions/simulation tests/testing tests/weights $(wildcard tests/test_*.py tests/env/test_*.py tests/launch/test_*.py)
 
 .PHONY: demo test test-all quick check lint site install clean
 

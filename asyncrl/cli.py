@@ -37,8 +37,6 @@ COMMANDS = (
     "recipes",
     "serve",
     "eval",
-    "compare",
-    "leaderboard",
     "config",
     "doctor",
     "env",

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from asyncrl.evaluation.samples import FILE
+from asyncrl.extensions.benchmarks.samples import FILE
 
 SAMPLES_A_TASK = 4
 CONTEXT = 256

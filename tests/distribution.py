@@ -103,7 +103,7 @@ SECONDS = {
     "tests/extensions/tinker/test_sdk_ranks.py": 150,
     "tests/extensions/tinker/test_cookbook.py": 120,
     "tests/docs/docs/tinker.md": 60,
-    "tests/launch/test_suite_evaluation.py": 20,
+    "tests/extensions/benchmarks/test_suite_play.py": 20,
     "tests/docs/docs/environments.md": 20,
     "tests/extensions/http_weights/test_carrier.py": 20,
     "tests/extensions/env_adapters/test_openenv.py": 20,

@@ -109,8 +109,12 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/remote_sandboxes/": (*SANDBOX, "asyncrl/extensions/remote_sandboxes/"),
     "tests/extensions/push/": ("asyncrl/extensions/push/",),
     "tests/extensions/supervised/": ("asyncrl/extensions/supervised/", *TRAINER),
+    "tests/extensions/benchmarks/test_suite_play.py": ("asyncrl/extensions/benchmarks/", *LAUNCH, *ROLLOUT),
     # Programs of others that evaluate, each in an environment that its first test installs.
-    "tests/extensions/other_evaluators/": ("asyncrl/extensions/other_evaluators/", "asyncrl/evaluation/"),
+    "tests/extensions/other_evaluators/": (
+        "asyncrl/extensions/other_evaluators/",
+        "asyncrl/extensions/benchmarks/",
+    ),
     # The monitor's pages in a browser, and what it is asked at random; the core keeps a look at a run by its command.
     "tests/extensions/monitor/test_dashboard.py": (*MONITOR, "services/"),
     "tests/extensions/monitor/test_monitor_fuzz.py": MONITOR,

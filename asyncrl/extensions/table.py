@@ -76,6 +76,8 @@ SEAMS = frozenset(
         "commands",
         "start_models",
         "local_models",
+        "data_formats",
+        "evaluation_kinds",
         "evaluators",
         "plans",
         "rewards",
@@ -135,12 +137,13 @@ class Row:
     argument: str = ""
     """What follows its name after a colon, for errors; its class is given that (rewards)."""
     help: str = ""
-    """What help says that it is (service roles, cluster kinds), or whose tasks it has (evaluators)."""
+    """What help says that it is (service roles, cluster kinds), whose tasks it has (evaluators), or on what
+    checkpoints are evaluated (evaluation kinds)."""
     kinds: str = ""
     """The seam whose rows are the words that may follow it; the first is meant where none does (commands)."""
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Its options on the command line, and in what each differs from an option of that name of the core: `metavar`,
-    `help`, `default`, `action` (service roles, evaluators)."""
+    `help`, `default`, `action` (service roles, evaluators, evaluation kinds)."""
     takes: tuple[str, ...] = ()
     """Options of `asyncrl eval` that it follows, of those that not all evaluators do (evaluators)."""
     with_trainer: bool = False

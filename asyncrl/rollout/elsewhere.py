@@ -13,11 +13,14 @@ from typing import Any, Protocol, cast
 from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.chat.tool_formats import TurnFormat
 from asyncrl.config import Config
-from asyncrl.extensions.table import by_name
+from asyncrl.extensions.table import by_name, rows
 from asyncrl.generation import Generator
 from asyncrl.rollout.episode import EpisodeEnd
 from asyncrl.rollout.player import EpisodePlayer
 from asyncrl.types import Task
+
+PROGRAMS = next((row.name for row in rows("players") if row.of_programs), "")
+"""The `env.name` whose episodes programs play; "" without one."""
 
 
 class Engines(Generator, Protocol):

@@ -44,7 +44,7 @@ class KnownSet(Section):
     reward: str = ""
     dedupe: bool = False
     format: str = ""
-    """Reader in `asyncrl.evaluation.importers` that makes tasks of its rows, where another environment judges them."""
+    """The row of the seam `data_formats` that makes tasks of its rows, where another environment judges them."""
     env: str = ""
     """That environment."""
     extra: tuple[str, ...] = ()

@@ -1,11 +1,11 @@
-"""The rows of `[data]` as a run's tasks: read by the importers of benchmark files, their answers checked by rewards."""
+"""The rows of `[data]` as a run's tasks: read in their format, their answers checked by rewards."""
 
 from __future__ import annotations
 
 from asyncrl.config import Config
-from asyncrl.evaluation.importers.records import reader_of
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows.data import Data, open_data
+from asyncrl.rows.formats import reader_of
 
 
 def has_rows(config: Config) -> bool:

@@ -1,1 +1,1 @@
-"""Single-turn environments for tasks of benchmark files, which `asyncrl.evaluation.importers` reads."""
+"""Single-turn environments for tasks of benchmark files, which `asyncrl.extensions.benchmarks.importers` reads."""

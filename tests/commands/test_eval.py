@@ -21,42 +21,20 @@ def parsed(*words):
     ("words", "said"),
     [
         (("runs/none",), r"eval: there is no run 'runs/none' here; give one of --env"),
-        (("model",), r"give one of --env .* a run's folder \(runs/NAME\), or --recipe RECIPE, needs none"),
-        (("model", "other", "--recipe", "gridworld_grpo"), "one checkpoint at a time without --suite"),
-        (("model", "--on", "gsm8k", "--env", "gridworld"), "give one of"),
-        (("model", "--env", "gridworld", "--limit", "3"), "--limit goes with --on"),
-        (("model", "--suite", "cpu", "--max-tokens", "3"), "--max-tokens goes with --on"),
-        (("model", "--on", "gsm8k", "--limit", "-3"), "--limit: must be at least 1, got -3"),
-        (("model", "--on", "gsm8k", "--samples", "0"), "--samples: must be at least 1, got 0"),
-        (("model", "--on", "gsm8k", "--temperature", "-1"), "--temperature: must be at least 0, got -1"),
-        (("model", "--on", "gsm8k", "--temperature", "nan"), "--temperature: must be at least 0, got nan"),
-        (("model", "--env", "gridworld", "--temperature", "1"), "--temperature goes with --on"),
-        (("model", "--on", "gsm8k", "--fewshot", "3"), "--fewshot goes with --on lm-eval/TASK"),
         (
-            ("model", "--on", "lm-eval/gsm8k", "--samples", "3"),
-            "--samples does not go with --on lm-eval/TASK",
+            ("model",),
+            r"give one of --env NAME, --harness NAME, --suite NAME and --on SET; a run's folder \(runs/NAME\), or "
+            "--recipe RECIPE, needs none",
         ),
-        (("model", "--on", "lm-eval/gsm8k,svamp"), "'svamp' is no task of lm-eval; give data sets and tasks"),
+        (("model", "--env", "gridworld", "--harness", "bash"), "give one of"),
         (
-            ("model", "--on", "inspect/mmlu,svamp"),
-            "'svamp' is no task of inspect-ai; give data sets and tasks",
-        ),
-        (("model", "--on", "svamp,inspect/mmlu"), "'svamp' is no task of inspect-ai"),
-        (("model", "--on", "inspect/none.py@t"), "--on inspect/none.py@t: there is no file 'none.py'"),
-        (("model", "--on", "inspect/mmlu=x.jsonl"), "a task of inspect-ai reads its own rows"),
-        (("model", "--on", "inspect/mmlu", "--fewshot", "3"), "--fewshot goes with --on lm-eval/TASK"),
-        (("model", "--on", "inspect/mmlu", "--samples", "0"), "--samples: must be at least 1, got 0"),
-        (
-            ("model", "--on", "inspect/mmlu", "--most-thinking", "9"),
-            "--most-thinking does not go with --on inspect/TASK",
+            ("model", "--env", "gridworld", "--tasks", "folder"),
+            "--tasks: must be a folder or an environment with",
         ),
         (
-            ("model", "--on", "lm-eval/gsm8k", "--temperature", "0"),
-            "--temperature does not go with --on lm-eval/TASK",
+            ("model", "other", "--recipe", "gridworld_grpo"),
+            "one checkpoint at a time without --suite and --on; ",
         ),
-        (("model", "--on", "gsm8k", "--price", "1,2"), "--price goes with several budgets"),
-        (("model", "--env", "gridworld", "--price", "1,2"), "--price goes with --on"),
-        (("model", "--on", "lm-eval/gsm8k=none.jsonl"), "--on lm-eval/gsm8k: there is no file 'none.jsonl'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, said):
@@ -64,15 +42,18 @@ def test_options_that_do_not_go_together_are_refused(words, said):
         command.run(parsed(*words))
 
 
-def test_data_sets_are_named_with_their_files():
-    assert command._sets("gsm8k=a=b.jsonl") == {"gsm8k": "a=b.jsonl"}
-    assert command._sets("gsm8k, svamp=x.jsonl") == {"gsm8k": "", "svamp": "x.jsonl"}
-
-
-@pytest.mark.parametrize("given", ["", "gsm8k,", "gsm8k,gsm8k", "gsm8k=", "=a.jsonl"])
-def test_a_list_of_data_sets_that_says_too_little_is_refused(given):
-    with pytest.raises(ConfigError, match="must be different sets"):
-        command._sets(given)
+def test_without_other_kinds_of_evaluations_the_command_names_none(monkeypatch, capsys):
+    monkeypatch.setattr(command, "evaluation_kinds", list)
+    monkeypatch.setattr(command, "rows", lambda seam: ())
+    with pytest.raises(ConfigError, match="give one of --env NAME and --harness NAME; a run's folder"):
+        command.run(parsed("model"))
+    with pytest.raises(ConfigError, match=r"^eval: one checkpoint at a time$"):
+        command.run(parsed("model", "other", "--recipe", "gridworld_grpo"))
+    with pytest.raises(SystemExit):
+        parsed("--help")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "episodes a task (1); pass@k" in said
+    assert "--suite" not in said
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.env.registry import ENVS, load_env
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.importers.records import importer
+from asyncrl.extensions.benchmarks.importers.records import importer
 from asyncrl.rows.known_sets import known_set, known_sets, set_of
 
 LISTED = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from asyncrl.cache import cache_folder
 from asyncrl.config import Config
-from asyncrl.evaluation.samples import sample_id
+from asyncrl.extensions.benchmarks.samples import sample_id
 from asyncrl.extensions.other_evaluators.environments import make_environment
 from asyncrl.extensions.other_evaluators.programs import play_by
 

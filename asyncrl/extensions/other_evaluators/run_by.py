@@ -10,10 +10,10 @@ from typing import Any
 
 from asyncrl.config import Config, apply_override, parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.samples import RECORD, SampleFile, add_checkpoint, read_record
+from asyncrl.extensions.benchmarks.reporting import report
+from asyncrl.extensions.benchmarks.samples import RECORD, SampleFile, add_checkpoint, read_record
 from asyncrl.jsonfile import write_json
 from asyncrl.launch.checks.check import check_model
-from asyncrl.launch.evaluation.reporting import report
 from asyncrl.run.model_folder import context_length, fingerprint
 
 LONGEST_CONTEXT = 4096

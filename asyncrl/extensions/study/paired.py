@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-from asyncrl.evaluation.comparison import permutation_p
+from asyncrl.extensions.benchmarks.comparison import permutation_p
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.evaluation.comparison import holm
+from asyncrl.extensions.benchmarks.comparison import holm
 from asyncrl.extensions.study.calibration import Made, calibration_table, draw_calibration
 from asyncrl.extensions.study.paired import PairedDifference, mean_interval, paired_difference, paired_speed
 from asyncrl.extensions.study.records import StudyRecords, mean_over_steps, value_of

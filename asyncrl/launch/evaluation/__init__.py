@@ -1,1 +1,1 @@
-"""Evaluation: held-out tasks, suites, and recorded episodes played again."""
+"""Evaluation of held-out tasks, during training and by the command."""

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.cli import main
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.results import evaluate_samples
+from asyncrl.extensions.benchmarks.results import evaluate_samples
 from asyncrl.extensions.other_evaluators import inspect_tasks
 from tests.benchmark_env import benchmark_python
 from tests.docs.blocks import blocks

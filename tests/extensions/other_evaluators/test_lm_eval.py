@@ -5,7 +5,7 @@ import json
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.evaluation.results import evaluate_samples
+from asyncrl.extensions.benchmarks.results import evaluate_samples
 from asyncrl.extensions.other_evaluators import lm_eval
 from tests.benchmark_env import benchmark_python
 from tests.services.engine.benchmark_clients import CHOOSE, GOALS, WRITE

@@ -4,10 +4,10 @@ import pytest
 
 from asyncrl.config import parse_config
 from asyncrl.errors import ConfigError
-from asyncrl.evaluation.leaderboard import _columns
-from asyncrl.evaluation.suite import Suite
+from asyncrl.extensions.benchmarks.leaderboard import _columns
+from asyncrl.extensions.benchmarks.suite import Suite
+from asyncrl.extensions.benchmarks.suite_play import suite_config
 from asyncrl.extensions.thinking.settings import ThinkingConfig, TrainedThinkingConfig
-from asyncrl.launch.evaluation.suite import suite_config
 
 PART = {"env": "calculator", "tasks": 2}
 
