@@ -42,7 +42,6 @@ LAYERS = [
         "signals",
         "cache",
         "patience",
-        "image_processor",
         "tensorfile",
         "textfile",
         "liveness",
@@ -55,7 +54,7 @@ LAYERS = [
     {"config_sections"},
     {"config_problems"},
     {"extensions"},  # What `asyncrl/extensions/` has beside its folders.
-    {"algo"},
+    {"algo", "model_kinds"},
     {"conflicts", "rows"},
     {"config_checks"},
     {"config"},
@@ -107,6 +106,7 @@ STANDS_ON = {
     "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
+    "extensions/supervised": {"vision"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}
