@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
     "tests/services/engine/test_engine.py": "the session's engine",
-    "tests/services/engine/test_engine_images.py": "the session's engine",
+    "tests/extensions/vision/test_engine_images.py": "the session's engine",
     "tests/services/engine/test_engine_int8.py": "the session's engine",
     "tests/extensions/sleep/test_switch.py": "the session's engine",
     "tests/extensions/agents/serving/test_gateway_engine.py": "the session's engine",
@@ -38,7 +38,7 @@ TOGETHER = {
             "tests/train/test_presets.py",
             "tests/train/test_step.py",
             "tests/extensions/tensor_parallel/test_engine_part.py",
-            "tests/train/test_vision.py",
+            "tests/extensions/vision/test_rows.py",
         ),
         "two ranks",
     ),

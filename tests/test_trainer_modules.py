@@ -28,8 +28,6 @@ ABSENT = (
     "asyncrl.algo.loss",
     "asyncrl.algo.proximal",
     "asyncrl.conflicts",
-    "asyncrl.data.token_extras.images",
-    "asyncrl.image_processor",
     "asyncrl.images",
     "asyncrl.rows",
     "asyncrl.services.engine.client",
@@ -41,7 +39,6 @@ ABSENT = (
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",
-    "asyncrl.train.models.vision",
     "asyncrl.weights.adapter",
 )
 """Modules of features that a plain recipe has not."""

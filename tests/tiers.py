@@ -74,7 +74,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/engine/test_engine_experts.py": (*ENGINE, *TRAINER),
     "tests/services/engine/test_engine_families.py": (*ENGINE, *TRAINER),
     "tests/services/engine/test_engine_hybrid.py": ENGINE,
-    "tests/services/engine/test_engine_images.py": ENGINE,
+    "tests/extensions/vision/test_engine_images.py": (*ENGINE, "asyncrl/extensions/vision/"),
     "tests/services/engine/test_engine_int8.py": ENGINE,
     "tests/services/engine/test_engine_lora.py": ENGINE,
     "tests/services/engine/test_engine_machines.py": (*ENGINE, *WAYS_OF_WEIGHTS),

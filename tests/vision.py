@@ -32,10 +32,11 @@ def shown(*parts: str | Image.Image) -> dict[str, object]:
 def _make(folder: Path) -> None:
     import torch
 
-    from asyncrl.train.models.tiny_model import build_tokenizer, build_vision_model, save
+    from asyncrl.extensions.vision.tiny_model import VISION_TOKENS, build_vision_model, image_processor
+    from asyncrl.train.models.tiny_model import build_tokenizer, save
 
     tokenizer = build_tokenizer(
-        ["look where", "north south east west", "user assistant"] * 20, 400, CONTEXT, True
+        ["look where", "north south east west", "user assistant"] * 20, 400, CONTEXT, VISION_TOKENS
     )
     model = build_vision_model(tokenizer, 64, 2, 2, CONTEXT, seed=0)
     with torch.no_grad():
@@ -44,3 +45,4 @@ def _make(folder: Path) -> None:
             if parameter.ndim > 1:
                 parameter.mul_(4.0)
     save(folder, model, tokenizer)
+    image_processor().save_pretrained(folder)

@@ -30,8 +30,8 @@ from asyncrl.chat.template_traits import (
 )
 from asyncrl.env.protocol import tool_call_id
 from asyncrl.errors import ConfigError, InputError
-from asyncrl.image_processor import ImageProcessor, expand_images, find_images, load_image_processor
 from asyncrl.images import without_images
+from asyncrl.model_kinds import ImageProcessor, kind_of
 from asyncrl.types import IMAGES, Message, PlacedImage
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ class ChatRenderer:
         _, files = without_images(messages)
         if not files or self.image_processor is None:
             return ()
-        return find_images(self.image_processor, token_ids, files)
+        return self.image_processor.find(token_ids, files)
 
     def extras(self, token_ids: np.ndarray, messages: list[Message]) -> dict[str, Any]:
         """Return what some of the tokens of `messages` stand for, by the kind of extra. Raises `InputError`."""
@@ -433,7 +433,14 @@ class ChatRenderer:
 
     def _tokens(self, text: str, files: list[bytes]) -> np.ndarray:
         """Return the ids of a rendering, with as many for each image as the model reads. Raises `InputError`."""
-        return expand_images(self.image_processor, self._encode(text), files)
+        ids = self._encode(text)
+        if self.image_processor is not None:
+            return self.image_processor.expand(ids, files)
+        if files:
+            raise InputError(
+                "the messages hold an image, and the model reads text alone: give a vision model"
+            )
+        return ids
 
     def _encode(self, text: str) -> np.ndarray:
         try:
@@ -719,7 +726,8 @@ def load_renderer(
             f"model.path: {model!r} has no chat template, and multi-turn episodes need one; name a file of one in "
             "model.chat_template"
         )
-    return ChatRenderer(tokenizer, generation_stops(model), load_image_processor(model), template_args)
+    processor = None if (kind := kind_of(model)) is None else kind.image_processor(model)
+    return ChatRenderer(tokenizer, generation_stops(model), processor, template_args)
 
 
 def sampling_seed(run_seed: int, task_id: str, episode_index: int, turn: int) -> int:

@@ -33,6 +33,8 @@ SEAMS = frozenset(
         "task_shares",
         "checks",
         "model_checks",
+        "model_kinds",
+        "row_contents",
         "run_monitors",
         "conflicts",
         "trainer_callbacks",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
-from asyncrl.rows.pictures import read_own_pictures, read_pictures, show
+from asyncrl.extensions.table import rows
 from asyncrl.rows.question import chosen_label, question_columns, whole_question
 from asyncrl.types import Message
 
@@ -53,6 +53,7 @@ class Template:
         The others are as in `[data]`. Raises `ConfigError` for a column that is not there, and for a prompt that shows
         the answer."""
         self._name, self._columns, self._folders = name, list(columns), folders
+        self._shows = [one.load() for one in rows("row_contents")]
         self.system = system
         self.images = self._column("data.images", images)
         self._preferred = "" if prompt else _preferred(columns)
@@ -87,10 +88,8 @@ class Template:
             messages.pop()
         if not any(_says_something(message) for message in messages):
             raise ValueError("the prompt is empty")
-        read_own_pictures(messages, self._folders)
-        images = read_pictures(self.images, row.get(self.images), self._folders) if self.images else []
-        if self.images or any(isinstance(message.get("content"), list) for message in messages):
-            show(messages, images, marked=bool(self.images))
+        for show in self._shows:
+            show(messages, row, self.images, self._folders)
         if self.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": fill(self.system, row)})
         return messages

@@ -30,10 +30,7 @@ LORA, POLICIES = "ASYNCRL_LORA", "ASYNCRL_POLICIES"
 """Environment variables: the run's adapter as JSON, and those of further policies by their names."""
 
 
-CORE = (
-    Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),
-    Row(path="asyncrl.weights.vllm_images:Images", place=80),
-)
+CORE = (Row(path="asyncrl.weights.vllm_prefixes:KeptCache", place=30),)
 CAPABILITIES = merged("engine_hooks", CORE)
 """In the order in which the hooks are called. What asks for one is the environment."""
 

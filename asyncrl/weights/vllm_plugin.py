@@ -3,8 +3,7 @@
 It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
 rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
-`vllm_punica`. Vision models load without torchvision
-(`vllm_images`). Extensions change what their `engine_processes` say.
+`vllm_punica`. Extensions change what their `engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -21,11 +20,6 @@ from typing import Any, TypeVar
 from asyncrl.extensions.table import rows
 from asyncrl.kv_blocks import on_x86
 from asyncrl.process_hooks import die_with_parent
-from asyncrl.weights.vllm_images import (
-    VISION,
-    keep_images_of_running_requests,
-    serve_without_torchvision,
-)
 from asyncrl.weights.vllm_prefixes import add_to_engine_core
 
 T = TypeVar("T")
@@ -77,8 +71,6 @@ def register() -> None:
         if on_x86():
             allow_short_blocks()
         setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
-        if os.environ.get(VISION):
-            serve_without_torchvision()
         if ranks_here := os.environ.get(RANKS_HERE):
             # By these vLLM tells which ranks are on one machine. A CPU would be one device.
             count = int(ranks_here)
@@ -94,8 +86,6 @@ def register() -> None:
             fork_engine_processes(current_platform)
             inspect_models_in_place()
     add_to_engine_core()
-    if os.environ.get(VISION):
-        keep_images_of_running_requests()
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
             BACKEND, "asyncrl.weights.vllm_backend", "SharedFileEngine"

@@ -6,13 +6,10 @@ can only forget them all where no request runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from asyncrl.errors import InputError
 from asyncrl.weights.vllm_hooks import Engine, EngineHook
-from asyncrl.weights.vllm_images import VISION
 
 if TYPE_CHECKING:
     from asyncrl.weights.files import WeightFile
@@ -27,10 +24,6 @@ class KeptCache(EngineHook):
 
     def keeps_cache(self, options: Mapping[str, Any]) -> bool:
         """See `EngineHook`."""
-        if options.get("keep_kv") and os.environ.get(VISION):
-            raise InputError(
-                "engine.keep_kv: must be false for a vision model: what it made of images is kept, too"
-            )
         return bool(options.get("keep_kv"))
 
     async def swapping(self, engine: Engine, file: WeightFile, options: Mapping[str, Any]) -> None:

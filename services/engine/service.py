@@ -30,9 +30,8 @@ from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
 from asyncrl.errors import ConfigError, DeadlineError, UnavailableError
 from asyncrl.gpus import on_cpu
 from asyncrl.http_clients import open_url
-from asyncrl.image_processor import described, is_vision_model
-from asyncrl.images import MAX_IMAGES
 from asyncrl.kv_blocks import LONG_CONTEXT, long_blocks, short_blocks
+from asyncrl.model_kinds import described, kind_of
 from asyncrl.process_start import Process, start_child
 from asyncrl.scratch import clear_shared_memory, scratch_folder
 from asyncrl.services.engine.additions import Addition
@@ -131,8 +130,8 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
         *("--scheduling-policy", "priority"),
         *("--enable-scale-out", "--no-enable-log-requests", "--disable-uvicorn-access-log"),
     ]
-    if is_vision_model(options.model):
-        command += image_arguments()
+    if (kind := kind_of(options.model)) is not None:
+        command += kind.served().arguments
     if adapters := options.adapters:
         slots = ADAPTER_VERSIONS * len(adapters) + sum(one.adapters for one in options.additions)
         command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
@@ -156,15 +155,6 @@ def rank_arguments(options: EngineOptions) -> list[str]:
         *("--tensor-parallel-size", str(options.tensor_parallel)),
         *(("--pipeline-parallel-size", str(stages)) if stages > 1 else ()),
     ]
-
-
-def image_arguments() -> list[str]:
-    """Return vLLM's arguments for a model whose requests bring images that `asyncrl.weights.vllm_images` has read."""
-    arguments = ["--limit-mm-per-prompt", json.dumps({"image": MAX_IMAGES, "video": 0})]
-    # The images come rescaled and normalised; vLLM's vision towers would do both again.
-    arguments += ["--mm-processor-cache-gb", "0", "--no-mm-device-do-normalize"]
-    # To profile, vLLM would need torchvision, and its memory on a CPU is not bounded by it.
-    return arguments + (["--skip-mm-profiling"] if on_cpu() else [])
 
 
 def device_arguments(options: EngineOptions) -> list[str]:
@@ -205,7 +195,6 @@ def build_env(
         **{WEIGHTS_DIR: options.weights_dir},
         **machine_variables(options.machine, options.ranks),
         ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
-        ASYNCRL_VISION="1" if is_vision_model(options.model) else "",
         ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -220,6 +209,8 @@ def build_env(
         env.update(engine_variables(env, torch_cuda()))
     if options.pipeline_parallel > 1:
         env[STAGES] = str(options.pipeline_parallel)
+    if (kind := kind_of(options.model)) is not None:
+        env.update(kind.served().variables)
     for one in options.additions:
         env.update(one.variables)
     if sockets:

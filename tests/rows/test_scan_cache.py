@@ -14,7 +14,7 @@ from asyncrl.import_path import load_object
 from asyncrl.rewards.golds import gold_check
 from asyncrl.rows import data, scan, scan_cache
 from asyncrl.rows.data import open_data
-from tests.rows.test_pictures import png, uri
+from tests.extensions.vision.test_pictures import png, uri
 
 ROWS = [{"question": f"{n} + 1?", "answer": str(n + 1), "hint": "count"} for n in range(20)]
 

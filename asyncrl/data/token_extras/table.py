@@ -11,11 +11,10 @@ import numpy as np
 from asyncrl.data.fields import Fields
 from asyncrl.data.token_extras.kind import Collector, Kind, Tokens
 from asyncrl.errors import InputError
-from asyncrl.extensions.table import Row, merged
-from asyncrl.types import IMAGES, Group
+from asyncrl.extensions.table import rows as rows_at
+from asyncrl.types import Group
 
-CORE = (Row(name=IMAGES, path="asyncrl.data.token_extras.images:Images", fields=(IMAGES, "image_files")),)
-ROWS = {row.name: row for row in merged("token_extras", CORE)}
+ROWS = {row.name: row for row in rows_at("token_extras")}
 """By the name of each kind. Of a row's `fields` of the wire form an engine reports those that it knows under the same
 names."""
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.extensions.supervised.demonstrations import Demonstration
+from asyncrl.extensions.vision.pictures import show_as_in
 from asyncrl.rows.data import Part
-from asyncrl.rows.pictures import show_as_in
 from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.template import ANSWER, CONVERSATIONS, FIELD, fill
 from asyncrl.types import Message

@@ -14,8 +14,8 @@ from typing import Any
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.extensions.supervised.conversations import WEIGHT, as_messages, as_objects, check_order
 from asyncrl.extensions.supervised.demonstrations import Demonstration
+from asyncrl.extensions.vision.pictures import show_as_in
 from asyncrl.rows.data import Part
-from asyncrl.rows.pictures import show_as_in
 from asyncrl.rows.scan import MESSAGES
 from asyncrl.rows.template import PREFERENCES
 from asyncrl.types import Message

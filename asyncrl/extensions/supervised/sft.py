@@ -26,23 +26,15 @@ from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.env.registry import load_env
 from asyncrl.extensions.settings import composed_section
 from asyncrl.extensions.supervised.demonstrations import Demonstration, Encoded, demonstrations, encode
-from asyncrl.image_processor import ImageProcessor
+from asyncrl.extensions.vision.rows import VisionRows
+from asyncrl.extensions.vision.tiny_model import VISION_TOKENS, build_vision_model, processor_of
 from asyncrl.images import has_images
 from asyncrl.process_hooks import set_threads
 from asyncrl.progress import Progress, progress
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models.policy import PolicyModel, run_rows
 from asyncrl.train.models.prefix_tree import enable_prefix_trees
-from asyncrl.train.models.tiny_model import (
-    IMAGE_PAD,
-    build_model,
-    build_tokenizer,
-    build_vision_model,
-    image_processor,
-    save,
-    token_id,
-)
-from asyncrl.train.models.vision import VisionRows
+from asyncrl.train.models.tiny_model import build_model, build_tokenizer, save
 from asyncrl.types import IMAGES
 
 CORPUS_EPISODES = 1000
@@ -87,11 +79,13 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
         f"sft: {len(data)} episodes, longest {longest} tokens, {sum(p.numel() for p in model.parameters())} parameters"
     )
     enable_prefix_trees(model)
-    processor = renderer.image_processor
+    processor = None if renderer.image_processor is None else processor_of(tokenizer)
     rows = run_rows if processor is None else VisionRows(processor)
     _fit(PolicyModel(model, rows), data, config, seed)
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     save(partial, model, tokenizer)
+    if processor is not None:
+        processor.save(partial)
     shutil.rmtree(folder, ignore_errors=True)
     partial.replace(folder)
     return folder
@@ -100,11 +94,8 @@ def train_base_model(config: Config, folder: str | Path, seed: int = 0) -> Path:
 def make_renderer(episodes: list[Demonstration], max_length: int) -> ChatRenderer:
     """Return a renderer with a tokenizer made for the episodes, which reads images if they hold any."""
     vision = any(has_images(demo.messages) for demo in episodes)
-    tokenizer = build_tokenizer(_texts(episodes), VOCAB_SIZE, max_length, vision)
-    processor = None
-    if vision:
-        processor = ImageProcessor(image_processor(), token_id(tokenizer, IMAGE_PAD))
-    return ChatRenderer(tokenizer, image_processor=processor)
+    tokenizer = build_tokenizer(_texts(episodes), VOCAB_SIZE, max_length, VISION_TOKENS if vision else ())
+    return ChatRenderer(tokenizer, image_processor=processor_of(tokenizer) if vision else None)
 
 
 def _fit(policy: PolicyModel, data: list[Encoded], config: Config, seed: int) -> None:

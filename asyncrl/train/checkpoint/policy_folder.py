@@ -109,7 +109,7 @@ def _copy_tokenizer(base_model: str, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base_model).save_pretrained(folder)
-    from asyncrl.image_processor import load_image_processor
+    from asyncrl.model_kinds import kind_of
 
-    if (processor := load_image_processor(base_model)) is not None:
-        processor.processor.save_pretrained(folder)
+    if (kind := kind_of(base_model)) is not None:
+        kind.image_processor(base_model).save(folder)

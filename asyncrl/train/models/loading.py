@@ -87,12 +87,17 @@ def load_frozen(
 def load_model(
     path: str, dtype: str, gradient_checkpointing: bool, offload_activations: bool
 ) -> tuple[Any, RunRows]:
-    """Return a model of transformers, and what runs its trunk over rows."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    """Return a model of transformers, and what runs its trunk over rows. Raises `ConfigError` for one of a kind that is
+    not known."""
+    from transformers import AutoModelForCausalLM
 
-    rows = rows_of(path)
-    kind = AutoModelForCausalLM if rows is run_rows else AutoModelForImageTextToText
-    model = kind.from_pretrained(path, dtype=getattr(torch, dtype))
+    from asyncrl.model_kinds import Trained, kind_of
+
+    trained = (
+        Trained(AutoModelForCausalLM, run_rows) if (kind := kind_of(path)) is None else kind.trained(path)
+    )
+    rows: RunRows = trained.rows
+    model = trained.loader.from_pretrained(path, dtype=getattr(torch, dtype))
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         # Of transformers' attentions "sdpa", the default, leaves the cap of Gemma 2 out without a word.
         model.set_attn_implementation("eager")
@@ -105,18 +110,6 @@ def load_model(
             raise ConfigError(f"train.offload_activations: must be false for {path}, a vision model")
         keep_activations_on_host(model.base_model)
     return model, rows
-
-
-def rows_of(path: str) -> RunRows:
-    """Return what runs the trunk of a model folder or hub name over rows. Raises `ConfigError` for a vision model of
-    another family than those that are known."""
-    from asyncrl.image_processor import is_vision_model
-
-    if not is_vision_model(path):
-        return run_rows
-    from asyncrl.train.models.vision import vision_rows
-
-    return vision_rows(path)
 
 
 def keep_activations_on_host(trunk: Any) -> None:

@@ -1,11 +1,11 @@
-"""A tiny Qwen3- or Qwen3-VL-shaped model with a byte-level BPE tokenizer and a real chat template, made here.
+"""A tiny Qwen3-shaped model with a byte-level BPE tokenizer and a real chat template, made here.
 
 It stands in for a downloaded checkpoint: `transformers` and vLLM load the folder like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,10 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
 )
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.utils.logging import disable_progress_bar
 
 M = TypeVar("M", bound=PreTrainedModel)
@@ -31,19 +28,6 @@ TOOL_CALL = "<tool_call>"
 TOOL_CALL_END = "</tool_call>"
 SPECIAL_TOKENS = [END_OF_TEXT, IM_START, IM_END]
 PLAIN_MARKERS = [TOOL_CALL, TOOL_CALL_END]
-VISION_START = "<|vision_start|>"
-VISION_END = "<|vision_end|>"
-IMAGE_PAD = "<|image_pad|>"
-VIDEO_PAD = "<|video_pad|>"
-VISION_TOKENS = [VISION_START, VISION_END, IMAGE_PAD, VIDEO_PAD]
-PATCH_SIZE = 8
-"""Pixels, along each side, of what the vision tower reads as one patch."""
-MERGE_SIZE = 2
-"""Patches, along each side, that become one token: it stands for 16 x 16 pixels."""
-MIN_PIXELS, MAX_PIXELS = 16 * 16, 256 * 256
-POSITION_STD = 0.5
-"""The standard deviation of the vision tower's positions. At the usual 0.02 a patch says little of where it is, and
-to learn it takes long."""
 
 CHAT_TEMPLATE = """\
 {%- macro words(content) %}
@@ -85,11 +69,11 @@ CHAT_TEMPLATE = """\
 
 
 def build_tokenizer(
-    corpus: Iterable[str], vocab_size: int, max_length: int, vision: bool = False
+    corpus: Iterable[str], vocab_size: int, max_length: int, more_special: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of `vocab_size` on `corpus`, of a model that reads images with `vision`.
+    """Train a byte-level BPE of `vocab_size` on `corpus`.
 
-    Deterministic for equal input.
+    more_special: tokens that stand for no text, beside those of turns. Deterministic for equal input.
     """
     core = Tokenizer(models.BPE())
     # Digits stand alone, so that copying a number is copying its digits.
@@ -101,7 +85,7 @@ def build_tokenizer(
         corpus,
         trainers.BpeTrainer(
             vocab_size=vocab_size - len(PLAIN_MARKERS),
-            special_tokens=SPECIAL_TOKENS + (VISION_TOKENS if vision else []),
+            special_tokens=[*SPECIAL_TOKENS, *more_special],
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         ),
@@ -137,7 +121,7 @@ def build_model(
         eos_token_id=eos_token_id,
         dtype="float32",
     )
-    return _seeded(lambda: Qwen3ForCausalLM(config), seed)
+    return seeded(lambda: Qwen3ForCausalLM(config), seed)
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
@@ -145,67 +129,7 @@ def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return int(tokenizer.get_vocab()[token])
 
 
-def build_vision_model(
-    tokenizer: PreTrainedTokenizerFast,
-    hidden_size: int,
-    num_layers: int,
-    num_heads: int,
-    max_length: int,
-    seed: int,
-) -> Qwen3VLForConditionalGeneration:
-    """Return a randomly initialised model that reads images, the same for the same seed."""
-    start, end, image, video = (token_id(tokenizer, token) for token in VISION_TOKENS)
-    half = hidden_size // num_heads // 2
-    side = half // 4
-    config = Qwen3VLConfig(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": hidden_size,
-            "intermediate_size": hidden_size * 3,
-            "num_hidden_layers": num_layers,
-            "num_attention_heads": num_heads,
-            "num_key_value_heads": max(1, num_heads // 2),
-            "head_dim": hidden_size // num_heads,
-            "max_position_embeddings": max_length,
-            "eos_token_id": tokenizer.eos_token_id,
-            "tie_word_embeddings": True,
-            "dtype": "float32",
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10_000.0,
-                "mrope_section": [half - 2 * side, side, side],
-                "mrope_interleaved": True,
-            },
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": hidden_size,
-            "intermediate_size": hidden_size * 2,
-            "num_heads": num_heads,
-            "patch_size": PATCH_SIZE,
-            "spatial_merge_size": MERGE_SIZE,
-            "temporal_patch_size": 2,
-            "out_hidden_size": hidden_size,
-            "num_position_embeddings": 16**2,
-            "deepstack_visual_indexes": [0],
-        },
-        image_token_id=image,
-        video_token_id=video,
-        vision_start_token_id=start,
-        vision_end_token_id=end,
-        tie_word_embeddings=True,
-        dtype="float32",
-    )
-
-    def make() -> Qwen3VLForConditionalGeneration:
-        model = Qwen3VLForConditionalGeneration(config)
-        torch.nn.init.normal_(model.model.visual.pos_embed.weight, std=POSITION_STD)
-        return model
-
-    return _seeded(make, seed)
-
-
-def _seeded(make: Callable[[], M], seed: int) -> M:
+def seeded(make: Callable[[], M], seed: int) -> M:
     """Return what `make` draws from the seed, and leave torch's own generator where it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -218,15 +142,3 @@ def save(folder: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     disable_progress_bar()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    if isinstance(model, Qwen3VLForConditionalGeneration):
-        image_processor().save_pretrained(folder)
-
-
-def image_processor() -> Qwen2VLImageProcessorPil:
-    """Return what the models of `build_vision_model` read images by."""
-    return Qwen2VLImageProcessorPil(
-        patch_size=PATCH_SIZE,
-        merge_size=MERGE_SIZE,
-        temporal_patch_size=2,
-        size={"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
-    )

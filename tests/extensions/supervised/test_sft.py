@@ -25,12 +25,12 @@ from asyncrl.extensions.supervised.sft import (
     token_weights,
     train_base_model,
 )
+from asyncrl.extensions.vision.tiny_model import build_vision_model
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.services.env.client import LocalEnvs
 from asyncrl.train.models.loading import load_policy
-from asyncrl.train.models.tiny_model import build_vision_model
 from asyncrl.types import Task
 from tests.fake_gpu import fake_gpu
 

@@ -17,6 +17,20 @@ MARK = "<image>"
 SHOWN_CHARACTERS = 200
 
 
+def show_images(
+    messages: list[Message], row: Mapping[str, Any], column: str, folders: Sequence[Path]
+) -> None:
+    """Put the images of a row, and those that its messages hold or name, into its messages.
+
+    column: that of the row's images, empty for none. folders: as in `read_pictures`. Raises `ValueError` for what is no
+    image, and as `show` does.
+    """
+    read_own_pictures(messages, folders)
+    images = read_pictures(column, row.get(column), folders) if column else []
+    if column or any(isinstance(message.get("content"), list) for message in messages):
+        show(messages, images, marked=bool(column))
+
+
 def read_pictures(column: str, found: Any, folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the content parts of a column's image or images.
 

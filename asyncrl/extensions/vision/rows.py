@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.data.token_extras.images import Placed
-from asyncrl.image_processor import ImageProcessor, load_image_processor
-from asyncrl.train.models.policy import Extras, RunRows
+from asyncrl.extensions.vision.processor import ImageProcessor
+from asyncrl.extensions.vision.token_extra import Placed
+from asyncrl.train.models.policy import Extras
 from asyncrl.types import IMAGES
 
 
@@ -116,13 +116,6 @@ def run_vision_trunk(trunk: Any, token_ids: Tensor, images: RowImages) -> Tensor
     return trunk.language_model(
         inputs_embeds=embedded, position_ids=images.positions, use_cache=False, **deep
     ).last_hidden_state
-
-
-def vision_rows(path: str) -> RunRows:
-    """Return what runs the trunk of a vision model's folder or hub name. Raises `ConfigError` for another family."""
-    processor = load_image_processor(path)
-    assert processor is not None
-    return VisionRows(processor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from PIL import Image
 
 from asyncrl.config_sections import DataConfig
 from asyncrl.errors import InputError
+from asyncrl.extensions.vision.pictures import read_own_pictures, read_pictures, show, show_as_in
 from asyncrl.images import MAX_BYTES, image_part
 from asyncrl.rows.data import open_data
-from asyncrl.rows.pictures import read_own_pictures, read_pictures, show, show_as_in
 
 
 def png(color="red"):

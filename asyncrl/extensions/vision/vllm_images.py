@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -18,17 +19,25 @@ from typing import Any
 import numpy as np
 
 from asyncrl.errors import InputError
-from asyncrl.image_processor import ImageProcessor, load_image_processor
+from asyncrl.extensions.vision.processor import ImageProcessor, load_image_processor
 from asyncrl.images import MAX_IMAGES, image_key, image_size
 from asyncrl.types import PlacedImage
 from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
 
 VISION = "ASYNCRL_VISION"
-"""Environment variable that `asyncrl serve engine` sets for a vision model."""
+"""Environment variable of an engine's server, for a vision model."""
 
 
 class Images(EngineHook):
     """Reads the images of requests, whose places name files that are in `images` of the body."""
+
+    def keeps_cache(self, options: Mapping[str, Any]) -> bool:
+        """See `EngineHook`: none that has been computed of images does."""
+        if options.get("keep_kv") and os.environ.get(VISION):
+            raise InputError(
+                "engine.keep_kv: must be false for a vision model: what it made of images is kept, too"
+            )
+        return False
 
     def read_body(self, body: dict[str, Any]) -> None:
         """See `EngineHook`."""
@@ -116,6 +125,15 @@ def _check_places(processor: ImageProcessor, token_ids: list[int], images: Seque
                 f"images: the tokens [{image.start}, {image.end}) must be {processor.image_token_id}, the image token"
             )
         before = image.end
+
+
+def change_vllm() -> None:
+    """Change what vLLM does for a vision model, in each of its processes."""
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        serve_without_torchvision()
+    keep_images_of_running_requests()
 
 
 def keep_images_of_running_requests() -> None:

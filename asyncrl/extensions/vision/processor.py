@@ -6,7 +6,6 @@ the trainer read the same numbers. It needs no torchvision.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from asyncrl.errors import ConfigError, InputError
 from asyncrl.images import decode_image, image_key, image_size
+from asyncrl.model_kinds import described
 from asyncrl.types import PlacedImage
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -59,6 +59,41 @@ class ImageProcessor:
         width, height = image_size(data)
         return int(self.processor.get_number_of_image_patches(height, width)) // self.merge_size**2
 
+    def expand(self, token_ids: np.ndarray, files: Sequence[bytes]) -> np.ndarray:
+        """Repeat the one image token that a template writes for each image, as the model's own processor does.
+
+        token_ids: [L] int32, of the rendered text. files: the images in its order. Raises `InputError` where the two do
+        not fit.
+        """
+        places = np.flatnonzero(token_ids == self.image_token_id)
+        if len(places) != len(files):
+            raise InputError(
+                f"the rendered messages hold {len(places)} image tokens for {len(files)} images: no text may contain "
+                "the image token, and the chat template must write one for each image"
+            )
+        counts = np.ones(len(token_ids), np.int64)
+        for place, data in zip(places, files, strict=True):
+            # What is broken further inside must not be found by the engine or the trainer.
+            decode_image(data)
+            counts[place] = self.num_tokens(data)
+        return np.repeat(token_ids, counts)
+
+    def find(self, token_ids: np.ndarray, files: Sequence[bytes]) -> tuple[PlacedImage, ...]:
+        """Return where images stand in the ids that `expand` returned for them."""
+        places = np.flatnonzero(token_ids == self.image_token_id)
+        found, before = [], 0
+        known: dict[str, bytes] = {}
+        for data in files:
+            start, count = int(places[before]), self.num_tokens(data)
+            key = image_key(data)
+            found.append(PlacedImage(start, start + count, key, known.setdefault(key, data)))
+            before += count
+        return tuple(found)
+
+    def save(self, folder: Path) -> None:
+        """Write its files into a model's folder."""
+        self.processor.save_pretrained(folder)
+
     def pixels(self, image: PlacedImage) -> tuple[np.ndarray, np.ndarray]:
         """Return what the model reads: patches [N, values] float32, and the grid [3] of time, height and width.
 
@@ -89,11 +124,6 @@ class ImageProcessor:
             self._cached_bytes -= oldest.nbytes
 
 
-def is_vision_model(model: str) -> bool:
-    """Whether a model folder or hub name is of a model that reads images, of whatever family."""
-    return "vision_config" in described(model)
-
-
 def load_image_processor(model: str) -> ImageProcessor | None:
     """Load the image processor of a model folder or hub name; None for a model that reads text alone.
 
@@ -115,60 +145,3 @@ def load_image_processor(model: str) -> ImageProcessor | None:
         reason = str(error).strip().partition("\n")[0][:300]
         raise ConfigError(f"model.path: {model!r} has no image processor ({reason})") from error
     return ImageProcessor(processor, int(config["image_token_id"]))
-
-
-def expand_images(
-    processor: ImageProcessor | None, token_ids: np.ndarray, files: Sequence[bytes]
-) -> np.ndarray:
-    """Repeat the one image token that a template writes for each image, as the model's own processor does.
-
-    token_ids: [L] int32, of the rendered text. files: the images in its order. Raises `InputError` where the two do not
-    fit, or where the model reads text alone.
-    """
-    if processor is None:
-        if files:
-            raise InputError(
-                "the messages hold an image, and the model reads text alone: give a vision model"
-            )
-        return token_ids
-    places = np.flatnonzero(token_ids == processor.image_token_id)
-    if len(places) != len(files):
-        raise InputError(
-            f"the rendered messages hold {len(places)} image tokens for {len(files)} images: no text may contain the "
-            "image token, and the chat template must write one for each image"
-        )
-    counts = np.ones(len(token_ids), np.int64)
-    for place, data in zip(places, files, strict=True):
-        # What is broken further inside must not be found by the engine or the trainer.
-        decode_image(data)
-        counts[place] = processor.num_tokens(data)
-    return np.repeat(token_ids, counts)
-
-
-def find_images(
-    processor: ImageProcessor, token_ids: np.ndarray, files: Sequence[bytes]
-) -> tuple[PlacedImage, ...]:
-    """Return where images stand in the ids that `expand_images` returned for them."""
-    places = np.flatnonzero(token_ids == processor.image_token_id)
-    found, before = [], 0
-    known: dict[str, bytes] = {}
-    for data in files:
-        start, count = int(places[before]), processor.num_tokens(data)
-        key = image_key(data)
-        found.append(PlacedImage(start, start + count, key, known.setdefault(key, data)))
-        before += count
-    return tuple(found)
-
-
-def described(model: str) -> dict[str, Any]:
-    """Return a model's config.json; that of the hub's cache or the hub for a name."""
-    path = Path(model) / "config.json"
-    if not path.is_file():
-        import huggingface_hub
-
-        try:
-            path = Path(huggingface_hub.hf_hub_download(model, "config.json"))
-        except (OSError, ValueError):
-            # Whoever loads the model says what is wrong with it.
-            return {}
-    return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -7,8 +7,8 @@ from safetensors.torch import load_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration
 
 from asyncrl.chat.renderer import load_renderer
-from asyncrl.train.models.vision import row_images, run_vision_trunk, token_positions
-from tests.train.vision_ranks import STAGES, step
+from asyncrl.extensions.vision.rows import row_images, run_vision_trunk, token_positions
+from tests.extensions.vision.vision_ranks import STAGES, step
 from tests.vision import picture, shown, vision_model
 
 
@@ -143,7 +143,7 @@ def test_two_ranks_take_the_step_of_one_where_some_rows_have_images(two_ranks, t
     model = vision_model()
     expected = step(model, 0)
     assert expected["norm"] > 0.01
-    two_ranks.call("tests.train.vision_ranks", model, str(tmp_path))
+    two_ranks.call("tests.extensions.vision.vision_ranks", model, str(tmp_path))
     for stage in STAGES:
         found = load_file(tmp_path / f"step-{stage}.safetensors")
         for name, tensor in found.items():
