@@ -42,7 +42,6 @@ ABSENT = (
     "asyncrl.train.parts.snapshots",
     "asyncrl.train.parts.teacher",
     "asyncrl.train.loop.schedule",
-    "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",
     "asyncrl.train.models.vision",
     "asyncrl.weights.adapter",
