@@ -301,10 +301,12 @@ def test_within_an_extension_with_a_process_they_are_likewise():
                     "deepspeed_engine",
                     "optimizers",
                     "pieces",
-                    "sequence_parallel",
                 )
             }
-            | {"asyncrl/extensions/offload/memory.py"},
+            | {
+                f"asyncrl/extensions/{path}.py"
+                for path in ("offload/memory", "sequence_parallel/engine_part")
+            },
         ),
         (
             "vllm",

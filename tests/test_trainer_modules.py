@@ -37,7 +37,6 @@ ABSENT = (
     "asyncrl.train.parts.reference",
     "asyncrl.train.parts.score",
     "asyncrl.train.loop.schedule",
-    "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",
     "asyncrl.weights.adapter",
 )

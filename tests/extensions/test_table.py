@@ -145,6 +145,7 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"train": {"router_replay": True}}, "model_checks", "router_replay"),
         ({"train": {"old_policy": "interrupt"}}, "engine_processes", "old_policy"),
         ({"train": {"tensor_parallel": 2, "ranks": 2}}, "engine_parts", "tensor_parallel"),
+        ({"train": {"sequence_parallel": 2, "ranks": 2}}, "engine_parts", "sequence_parallel"),
         ({"train": {"offload": "optimizer", "zero_stage": 3}}, "engine_parts", "offload"),
         ({"buffer": {"recycle": False}}, "ledger_hooks", "restarts"),
         ({"train": {"memory_checkpoint_every": 1}}, "checkpoint_copies", "memory_checkpoints"),

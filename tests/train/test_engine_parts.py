@@ -18,10 +18,11 @@ def names(train):
 @pytest.mark.parametrize(
     ("train", "parts", "ranks"),
     [
-        ({}, ["SequenceParallel"], 1),
+        ({}, [], 1),
         ({"sequence_parallel": 2}, ["SequenceParallel"], 2),
-        ({"tensor_parallel": 2}, ["SequenceParallel", "TensorParallel"], 2),
-        ({"offload": "optimizer", "zero_stage": 2}, ["SequenceParallel", "Offloaded"], 1),
+        ({"sequence_parallel": 2, "tensor_parallel": 2}, ["SequenceParallel", "TensorParallel"], 4),
+        ({"tensor_parallel": 2}, ["TensorParallel"], 2),
+        ({"offload": "optimizer", "zero_stage": 2}, ["Offloaded"], 1),
     ],
 )
 def test_a_section_has_the_parts_that_it_asks_for_and_their_ranks_compute_rows_together(train, parts, ranks):

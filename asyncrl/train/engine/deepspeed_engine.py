@@ -32,7 +32,7 @@ from asyncrl.train.engine.pieces import Piece, buckets, find_pieces, whole_numel
 from asyncrl.train.engine.progress import Progress
 from asyncrl.train.models.checkpoint_form import VersionForm, form_of
 from asyncrl.train.models.policy import NO_EXTRAS, Extras, TrunkInput, probe
-from asyncrl.train.models.prefix_tree import uses_prefix_trees
+from asyncrl.train.models.prefix_tree import compute_together, uses_prefix_trees
 from asyncrl.train.models.token_scores import Compared
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ class TrainEngine:
         self.dtype = dtype
         self.rank, self.num_ranks = self._join()
         self.parts = parts_of(train)
+        # A part of an earlier engine of the process may have had ranks compute rows together.
+        compute_together(None)
         for part in self.parts:
             part.joined(policy)
         self.ranks_of_share = math.prod(part.ranks for part in self.parts)

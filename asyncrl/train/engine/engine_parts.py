@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asyncrl.config import TrainConfig
-from asyncrl.extensions.table import Row, merged
+from asyncrl.extensions.table import rows
 from asyncrl.train.engine.pieces import Part, whole_shape
 
 
@@ -67,11 +67,7 @@ class EnginePart:
         return None
 
 
-CORE = (
-    # Always, since it also ends what an earlier engine of the process has begun.
-    Row(path="asyncrl.train.engine.sequence_parallel:SequenceParallel", place=10),
-)
-PARTS = merged("engine_parts", CORE)
+PARTS = rows("engine_parts")
 """In the order in which they are called."""
 
 

@@ -52,6 +52,11 @@ class RowsTogether(Protocol):
     """Ranks that compute the same rows together, each a part of the tokens."""
 
     @property
+    def setting(self) -> str:
+        """The key that asks for it, for messages."""
+        ...
+
+    @property
     def size(self) -> int:
         """The number of ranks."""
         ...
@@ -142,7 +147,7 @@ def without_trees(model: Any) -> None:
     """Raise `ConfigError` where ranks compute rows together, which takes a tree, and `model` knows none."""
     if _group is not None:
         raise ConfigError(
-            f"train.sequence_parallel: must be 1 for {type(model).__name__}, whose attention cannot be "
+            f"{_group.setting}: must be 1 for {type(model).__name__}, whose attention cannot be "
             "computed over packed rows"
         )
 

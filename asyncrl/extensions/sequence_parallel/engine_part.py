@@ -12,7 +12,7 @@ size than keys, as latent attention has them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,7 @@ class SequenceGroup:
     size: int
     rank: int
     """The rank of this process within the group."""
+    setting: ClassVar[str] = "train.sequence_parallel"
 
     def to_heads(self, x: Tensor) -> Tensor:
         """Return all tokens of this rank's heads [1,H/size,n*size,D] for this rank's tokens `x` [1,H,n,D]."""
@@ -76,23 +77,23 @@ _made: dict[int, SequenceGroup] = {}
 
 
 def use(size: int) -> None:
-    """From now on let every `size` consecutive ranks compute rows together. A collective.
+    """From now on let every `size` > 1 consecutive ranks compute rows together. A collective.
 
     Raises `ConfigError` when they do not divide the ranks.
     """
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if ranks % size:
         raise ConfigError(f"train.sequence_parallel: must divide the number of ranks, got {size} for {ranks}")
-    if size > 1 and size not in _made:
+    if size not in _made:
         groups = [dist.new_group(list(range(start, start + size))) for start in range(0, ranks, size)]
         mine = groups[dist.get_rank() // size]
         register_all_to_all_group(mine)
         _made[size] = SequenceGroup(mine, size, dist.get_rank() % size)
-    compute_together(_made[size] if size > 1 else None)
+    compute_together(_made[size])
 
 
 class SequenceParallel(EnginePart):
-    """Makes the groups of ranks, or ends their use."""
+    """Makes the groups of ranks."""
 
     @property
     def ranks(self) -> int:  # type: ignore[override]
@@ -102,9 +103,8 @@ class SequenceParallel(EnginePart):
     def joined(self, policy: nn.Module) -> None:
         """See `EnginePart`."""
         use(self.ranks)
-        if self.ranks > 1:
-            trunk: Any = policy.model
-            check_heads(trunk.config.get_text_config(), self.ranks)
+        trunk: Any = policy.model
+        check_heads(trunk.config.get_text_config(), self.ranks)
 
 
 def check_heads(config: Any, size: int) -> None:

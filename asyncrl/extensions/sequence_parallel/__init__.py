@@ -1,0 +1,1 @@
+"""Rows divided over ranks of the trainer."""
