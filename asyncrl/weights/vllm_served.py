@@ -46,7 +46,7 @@ class Served:
         """The newest attempt to catch up."""
         self.staging = Staging(folder)
         self._preparing = asyncio.Lock()
-        """Held while a version is verified: `prepared` is what is offered to the engine's other machines."""
+        """Held while a version is verified, since `prepared` is one at a time."""
         self.prepared: WeightFile | None = None
         """What was verified last, as it is on this machine."""
         self.loader = loader(self)
