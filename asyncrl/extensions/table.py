@@ -34,6 +34,7 @@ SEAMS = frozenset(
         "checks",
         "model_checks",
         "run_monitors",
+        "run_rules",
         "conflicts",
         "trainer_callbacks",
         "sampled_checks",
