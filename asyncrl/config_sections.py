@@ -109,12 +109,11 @@ class RunConfig(Section):
     node_timeout_s: Seldom[float] = Field(60.0, ge=5)
     """Seconds that a lost node's processes wait for it before they start on another one with room. A node that has not
     heard from the launcher for so long ends them."""
-    sinks: Seldom[list[Literal["tensorboard", "wandb", "mlflow", "trackio", "swanlab"]]] = Field(
-        default=["tensorboard"]
-    )
-    """Where the metrics of steps go beside the run's folder (docs/metrics.md)."""
-    sink_python: Seldom[Annotated[str, PATH]] = ""
-    """Python of another environment, with the libraries of sinks that cannot be installed beside vLLM."""
+
+    @property
+    def tensorboard(self) -> bool:
+        """Whether the trainer writes the metrics of steps as TensorBoard's files, too."""
+        return True
 
 
 class ModelConfig(Section):

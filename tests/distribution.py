@@ -69,7 +69,7 @@ SECONDS = {
     "the session's engine": 95,
     "tests/test_killed_machine.py": 70,
     "tests/test_engine_machines_run.py": 60,
-    "tests/launch/test_sinks.py": 70,
+    "tests/extensions/metric_sinks/test_processes.py": 70,
     "tests/extensions/planning/test_predicted_memory.py": 70,
     "tests/launch/test_policies.py": 65,
     "tests/launch/test_supervise.py": 65,

@@ -68,7 +68,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/test_shared_engine.py": (*ENGINE, *LAUNCH),
     "tests/launch/test_policies.py": RUNS,
     "tests/launch/test_schedules.py": RUNS,
-    "tests/launch/test_sinks.py": ("asyncrl/run/",),
+    "tests/extensions/metric_sinks/": ("asyncrl/extensions/metric_sinks/", "asyncrl/run/"),
     "tests/extensions/play_again/test_play_again.py": LAUNCH,
     "tests/services/engine/test_engine_collective.py": (*ENGINE, *WAYS_OF_WEIGHTS),
     "tests/services/engine/test_engine_experts.py": (*ENGINE, *TRAINER),

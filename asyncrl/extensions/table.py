@@ -36,6 +36,7 @@ SEAMS = frozenset(
         "model_kinds",
         "row_contents",
         "run_monitors",
+        "run_rules",
         "conflicts",
         "trainer_callbacks",
         "sampled_checks",

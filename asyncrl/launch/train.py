@@ -43,12 +43,11 @@ from asyncrl.launch.reports.panel import ShowStep, steps_shown
 from asyncrl.launch.reports.phases import TrainingPhases
 from asyncrl.launch.reports.quarantine import QuarantineReport
 from asyncrl.launch.reports.samples import FirstSamples, trained_samples
-from asyncrl.launch.reports.sinks import SinkProcesses
 from asyncrl.launch.roles.buffer_place import buffer_place, settle_ledger
 from asyncrl.launch.roles.faulty_engines import FaultyEngines
 from asyncrl.launch.roles.policy_roles import PolicyRoles
 from asyncrl.launch.roles.roles import Roles
-from asyncrl.launch.run_monitors import MonitorContext, run_monitors
+from asyncrl.launch.run_monitors import MonitorContext, RunMonitor, run_monitors
 from asyncrl.launch.summary import PolicyResult, RunResult, build_summary
 from asyncrl.progress import clear_line, elapsing, progress
 from asyncrl.run.checkpoints import complete_checkpoints
@@ -97,7 +96,7 @@ class TrainRun:
         self.eval_before: EvalResult | None = None
         self.eval_after: EvalResult | None = None
         self.periodic_evaluation: PeriodicEvaluation
-        self.sinks: SinkProcesses
+        self.monitors: list[RunMonitor] = []
         self.models: dict[str, str] = {}
         """The models of the further policies."""
         self.policies: dict[str, PolicyPlan] = {}
@@ -170,7 +169,6 @@ class TrainRun:
     def _run(self, tasks: Plan, model: str) -> dict[str, Any]:
         self.roles = self.make_roles(model)
         self._add_policies()
-        self.sinks = SinkProcesses(self.folder.path, self.config)
         self.periodic_evaluation = self.make_periodic_evaluation()
         try:
             self._clear_weights()
@@ -192,8 +190,8 @@ class TrainRun:
             raise
         finally:
             self._stop()
-            for line in self.sinks.finish():
-                print_status(line)
+            for monitor in self.monitors:
+                monitor.ended()
         summary = build_summary(self._result(stats))
         self.folder.write_json("summary.json", summary)
         before = self.eval_before.mean if self.eval_before else None
@@ -358,7 +356,7 @@ class TrainRun:
             self.roles.credentials.bearer("rollout"), EngineTroubleReport(self.roles.name_of_engine)
         )
         cluster_monitors = self._cluster_monitors()
-        monitors = run_monitors(MonitorContext(self.roles, client, self.folder.path, print_status))
+        self.monitors = run_monitors(MonitorContext(self.roles, client, self.folder.path, print_status))
         while not done:
             done = self.roles.supervisor.done(self.roles.main.trainer)
             if done or time.monotonic() - checked > STATUS_EVERY_S:
@@ -378,7 +376,7 @@ class TrainRun:
                     await self._report_quarantines(client, stats, further, quarantines, faulty_engines)
                 checked = time.monotonic()
             if not done:
-                for monitor in monitors:
+                for monitor in self.monitors:
                     if await monitor.tick(stats):
                         described = float("-inf")
                 await tasks.feed(client)
@@ -390,8 +388,6 @@ class TrainRun:
                     for policy in self.policies.values():
                         await policy.describe()
                     await self._save_totals()
-                    for line in self.sinks.failures():
-                        print_status(line)
                     described = time.monotonic()
             records = observer.steps.new()
             phases.tick(stats, records[-1]["step"] if records else step)
@@ -404,8 +400,8 @@ class TrainRun:
                     for finding in await asyncio.to_thread(observer.new_warnings):
                         print_status(f"{finding.kind}: {finding.what}\n    -> {finding.advice}")
                 checkpoint_error = self._report_checkpoint_error(record, checkpoint_error)
-                if verdict := record.get("guard/message"):
-                    print_status(f"collapse guard: {verdict}")
+                for monitor in self.monitors:
+                    monitor.on_step(record)
                 if error := record.get("sink/error"):
                     print_status(f"{error}; metrics.jsonl has everything, and the run does without it")
             print_evaluation(self.periodic_evaluation.tick())

@@ -1,7 +1,7 @@
-"""Why a run is slow, and why it does not learn: rules over what it has recorded. Pure.
+"""Why a run is slow, and why it does not learn: rules over what it has recorded, and those of extensions (`run_rules`).
 
-Each rule looks at the last steps and returns a finding with its numbers and the setting to change, or None. The limits
-are meant to be clear of what healthy runs of the recipes show; what they say is a hint, not a proof.
+Each rule is pure: it looks at the last steps and returns a finding with its numbers and the setting to change, or None.
+The limits are meant to be clear of what healthy runs of the recipes show; what they say is a hint, not a proof.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from asyncrl.extensions.table import rows
 from asyncrl.run.idle_cause import idle_cause
 
 Kind = Literal["slow", "not learning", "failing"]
@@ -59,11 +60,20 @@ class Observed:
         return [float(v) for v in found if isinstance(v, int | float) and math.isfinite(v)]
 
 
+Rule = Callable[[Observed], Finding | None]
+
+
 def diagnose(observed: Observed) -> list[Finding]:
     """Return what the rules find, failures first."""
-    found = [finding for rule in RULES if (finding := rule(observed)) is not None]
+    found = [finding for rule in rules() if (finding := rule(observed)) is not None]
     order: tuple[Kind, ...] = ("failing", "not learning", "slow")
     return sorted(found, key=lambda finding: order.index(finding.kind))
+
+
+def rules() -> list[Rule]:
+    """Return all rules. One of an extension with the name of another takes its place."""
+    named = {rule.__name__: rule for rule in RULES}
+    return [*(named | {row.name: row.load() for row in rows("run_rules")}).values()]
 
 
 def failed_episodes(run: Observed) -> Finding | None:
@@ -174,8 +184,7 @@ def flat_reward(run: Observed) -> Finding | None:
 def collapse(run: Observed) -> Finding | None:
     """The reward has fallen well below what it was."""
     rewards = run.values("reward/mean")
-    if len(rewards) < 2 * LEAST or run.values("buffer/opponents_members"):
-        # Against a population the reward falls as its members get stronger.
+    if len(rewards) < 2 * LEAST:
         return None
     means = [_mean(rewards[i : i + LEAST]) for i in range(len(rewards) - LEAST + 1)]
     best, last = max(means), means[-1]
@@ -187,22 +196,6 @@ def collapse(run: Observed) -> Finding | None:
         f"{run.steps[means.index(best) + LEAST // 2]['step']}",
         "go back to a checkpoint of that time (model.path); lower train.learning_rate or buffer.max_staleness, or "
         "choose an algo.preset that corrects for staleness",
-    )  # fmt: skip
-
-
-def guard_acted(run: Observed) -> Finding | None:
-    """The collapse guard has changed the run."""
-    acted = [step for step in run.steps if step.get("guard/message")]
-    if not acted:
-        return None
-    back = sum("back to version" in str(step["guard/message"]) for step in acted)
-    scale = run.values("guard/rate_scale")[-1:] or [1.0]
-    return Finding(
-        "guard_acted", "not learning",
-        f"train.collapse_guard acted in {len(acted)} steps and went back to a checkpoint in {back} of them; the "
-        f"learning rate is {scale[0]:g} of the scheduled one. The last: {acted[-1]['guard/message']}",
-        "if the reward only dips, as it does under staleness, set train.collapse_guard = false; if the run does "
-        "collapse, lower train.learning_rate or buffer.max_staleness",
     )  # fmt: skip
 
 
@@ -347,8 +340,8 @@ def loaded_machine(run: Observed) -> Finding | None:
     )  # fmt: skip
 
 
-RULES: tuple[Callable[[Observed], Finding | None], ...] = (
-    failed_episodes, engine_troubles, restarts, skipped_steps, collapse, guard_acted, no_signal, flat_reward,
+RULES: tuple[Rule, ...] = (
+    failed_episodes, engine_troubles, restarts, skipped_steps, collapse, no_signal, flat_reward,
     entropy_collapse, ratio_drift, engine_mismatch, truncated, shrinking, waiting_trainer, slow_publish, full_cache,
     loaded_machine,
 )  # fmt: skip

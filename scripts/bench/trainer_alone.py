@@ -97,7 +97,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
         publisher = open_publisher(
             config, engine, [engine_url], weights / "alone", own_credentials(), Path(name)
         )
-        recorder = Recorder(Path(name), ["tensorboard"])
+        recorder = Recorder(Path(name), True)
 
         def on_step(version: int, metrics: dict[str, Any]) -> None:
             recorder.on_step(version, metrics)

@@ -22,8 +22,8 @@ from asyncrl.types import Group
 class Recorder:
     """Writes each step's metrics and trajectories into the run folder."""
 
-    def __init__(self, folder: Path, sinks: Sequence[str]) -> None:
-        self.metrics = MetricsLog(folder, "tensorboard" in sinks)
+    def __init__(self, folder: Path, tensorboard: bool) -> None:
+        self.metrics = MetricsLog(folder, tensorboard)
         self.trajectories = TrajectoryWriter(folder / "trajectories")
 
     def on_commit(self, version: int, groups: Sequence[Group], values: TokenValues) -> None:

@@ -48,7 +48,7 @@ def run_trainer(given: TrainerArguments) -> int:
     first = engine.rank == 0
     if first:
         start_tracing("trainer")
-    recorder = Recorder(given.folder, config.run.sinks) if first else None
+    recorder = Recorder(given.folder, config.run.tensorboard) if first else None
     bearer = given.credentials.bearer("buffer")
     source = BufferClientSync(given.buffer, bearer, config.buffer_outage_s) if first else None
     urls = wait_for_addresses(given.engines, LIMIT_FACTOR * config.run.start_timeout_s) if first else []

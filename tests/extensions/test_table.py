@@ -123,6 +123,8 @@ def test_a_plain_run_asks_for_no_extension(seam):
         ({"rollout": {"most_thinking": 9}}, "training_generators", "thinking"),
         ({"length": {"mode": "adaptive"}}, "strategies", "length"),
         ({"scale": {"engine": [1, 2]}}, "run_monitors", "autoscale"),
+        ({"run": {"sinks": ["wandb"]}}, "run_monitors", "metric_sinks"),
+        ({"train": {"collapse_guard": True}}, "run_monitors", "collapse_guard"),
         ({"engine": {"speculative": {"method": "ngram"}}}, "engine_additions", "speculation"),
         ({"train": {"commitments": True}}, "engine_additions", "commitments"),
         ({"train": {"commitments": True}}, "engine_processes", "commitments"),

@@ -7,7 +7,7 @@ import pytest
 from asyncrl.config import Config
 from asyncrl.extensions.settings import composed
 from asyncrl.run import diagnosis
-from asyncrl.run.diagnosis import RULES, Observed, diagnose
+from asyncrl.run.diagnosis import RULES, Observed, diagnose, rules
 from asyncrl.run.observe import RunObserver
 from tests.run.folders import add_step, make_run
 
@@ -73,15 +73,6 @@ CASES = {
         Observed(steps(reward__mean=lambda s: 0.9 if s < 20 else 0.3)),
         r"the last 5 steps is 0\.300; it was 0\.900 around step 3",
     ),
-    "guard_acted": (
-        Observed(
-            steps(
-                guard__message=lambda s: "" if s != 9 else "step 9: it fell; back to version 4; the rate is now 0.1",
-                guard__rate_scale=0.5,
-            )
-        ),
-        "acted in 1 steps and went back to a checkpoint in 1 of them; the learning rate is 0.5 .* step 9: it fell",
-    ),
     "no_signal": (Observed(steps(group__zero_variance_fraction=0.8, **LOW)), "80% of the groups carry no signal"),
     "flat_reward": (Observed(steps(reward__mean=0.4)), r"the last 10 steps \(0\.400\) is that of the first \(0\.400\)"),
     "entropy_collapse": (
@@ -111,13 +102,6 @@ def test_rewards_of_both_sides_of_a_game_cancel_out_and_say_nothing_of_learning(
     assert [found.rule for found in diagnose(Observed(steps(**rewards, reward__min=0.0)))] == ["flat_reward"]
 
 
-def test_a_reward_that_falls_against_a_population_is_no_collapse():
-    falling = {"reward__mean": lambda step: 0.9 if step < 10 else 0.3}
-    assert "collapse" in [found.rule for found in diagnose(Observed(steps(**falling)))]
-    against = Observed(steps(**falling, buffer__opponents_members=4))
-    assert "collapse" not in [found.rule for found in diagnose(against)]
-
-
 def test_a_healthy_run_has_nothing_that_stands_out():
     assert diagnose(Observed(steps(), [sample()] * 60)) == []
 
@@ -136,6 +120,14 @@ def test_a_rule_says_what_it_sees_with_numbers(rule):
 
 def test_every_rule_is_tested():
     assert {rule.__name__ for rule in RULES} == set(CASES)
+
+
+def test_a_rule_of_an_extension_takes_the_place_of_one_of_its_name():
+    found = {rule.__name__: rule.__module__ for rule in rules()}
+    assert found.keys() >= CASES.keys()
+    assert found["collapse"] == "asyncrl.extensions.league.diagnosis"
+    assert found["no_signal"] == "asyncrl.run.diagnosis"
+    assert len(found) == len(rules())
 
 
 def test_failures_come_first_and_slowness_last():

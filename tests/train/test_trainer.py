@@ -138,7 +138,7 @@ def test_a_run_leaves_the_trajectories_of_every_step_and_a_checkpoint_finds_thos
 ):
     script = Scripted([groups_at(0), groups_at(1)])
     trainer = make_trainer(engine, script, 2)
-    recorder = Recorder(tmp_path, ["tensorboard"])
+    recorder = Recorder(tmp_path, True)
     given = TrainerArguments(
         folder=tmp_path, model=tiny_model, buffer="", engines=[], weights_dir=tmp_path, credentials=RUN
     )

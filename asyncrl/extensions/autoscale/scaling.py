@@ -34,7 +34,7 @@ from asyncrl.launch.roles.process_changes import (
     write_event,
 )
 from asyncrl.launch.roles.roles import Roles
-from asyncrl.launch.run_monitors import MonitorContext
+from asyncrl.launch.run_monitors import MonitorContext, RunMonitor
 from asyncrl.services.buffer.client import BufferClient
 from asyncrl.tls import client_context
 
@@ -47,7 +47,7 @@ class _Seen:
     cpu_s: dict[str, float] = field(default_factory=dict)
 
 
-class Scaler:
+class Scaler(RunMonitor):
     """Scales the roles of a run between their limits. Call `tick` again and again, from the main thread."""
 
     def __init__(self, roles: Roles, buffer: BufferClient, folder: Path, say: Callable[[str], None]) -> None:

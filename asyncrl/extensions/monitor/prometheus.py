@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from asyncrl.run.json_lines import last_record
 from asyncrl.run.runs import RunLine
-from asyncrl.run.sinks import numbers_of
+from asyncrl.run.step_numbers import numbers_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 _STATES = ("pending", "in_flight", "ready", "taken", "trained", "dropped", "failed")

@@ -68,7 +68,7 @@ def train_supervised(folder: Path) -> Path:
     checkpointer = Checkpointer(
         folder / "checkpoints", engine, model, every=config.sft.checkpoint_every, keep=KEPT
     )
-    metrics = MetricsLog(folder, "tensorboard" in config.run.sinks) if first else None
+    metrics = MetricsLog(folder, config.run.tensorboard) if first else None
     trainer = SupervisedTrainer(
         engine, examples.rows, heldout.rows, make_schedule(config, examples.lengths), config.sft,
         config.train.micro_batch_tokens, checkpointer, _digest(examples.rows),

@@ -32,7 +32,6 @@ from asyncrl.import_path import top_level_names
 from asyncrl.launch.checks.places import check_places
 from asyncrl.launch.machines.placement import plan
 from asyncrl.launch.models.base_model import base_model_is_cached
-from asyncrl.launch.reports.sinks import check_sinks
 from asyncrl.rewards import load_reward
 from asyncrl.rollout.elsewhere import played_elsewhere
 from asyncrl.rollout.strategies.answers import has_answer
@@ -130,7 +129,6 @@ def check_run(config: Config, alone: bool = True) -> list[str]:
     check_engine(config)
     if config.train.fused_logprobs and alone:
         check_fused_kernel()
-    check_sinks(config)
     for name in config.policies:
         policy = config.policy(name)
         key = f"policies.{name}.model.path"

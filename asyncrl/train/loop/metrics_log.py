@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from asyncrl.clock import stamp_s
-from asyncrl.run.sinks import Sink, TensorBoardSink, numbers_of
+from asyncrl.run.step_numbers import numbers_of
 
 log = logging.getLogger("asyncrl.train")
 
 
+class TensorBoardSink:
+    """Event files in a folder, as TensorBoard reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(str(folder))
+
+    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._writer.add_event(self._event(wall_time=time_s, step=step, summary=self._summary(value=values)))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class MetricsLog:
-    """Appends one JSON object a step and sends its numbers to a sink. The sink may fail, and the log goes on."""
+    """Appends one JSON object a step and sends its numbers to TensorBoard. That may fail, and the log goes on."""
 
     def __init__(self, folder: str | Path, tensorboard: bool = True) -> None:
         self.path = Path(folder) / "metrics.jsonl"
@@ -23,7 +43,7 @@ class MetricsLog:
         if torn:
             # A trainer that was killed within a line must not take the next one with it.
             self._file.write("\n")
-        self._sink: Sink | None = None
+        self._sink: TensorBoardSink | None = None
         self._error = ""
         if tensorboard:
             try:

@@ -1,5 +1,6 @@
 """A run's metrics reach Weights & Biases, MLflow, trackio and SwanLab, and none of them can harm the run."""
 
+import asyncio
 import json
 import sqlite3
 import struct
@@ -13,8 +14,9 @@ import pytest
 from asyncrl.cache import cache_folder
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
-from asyncrl.launch.reports import sinks
-from asyncrl.launch.reports.sinks import SinkProcesses, check_sinks
+from asyncrl.extensions.metric_sinks import processes as sinks
+from asyncrl.extensions.metric_sinks.monitor import Sending
+from asyncrl.extensions.metric_sinks.processes import SinkProcesses, check_sinks
 from tests.run.folders import add_step, make_run
 from tests.shared import made_once
 from tests.waiting import wait_until
@@ -249,6 +251,32 @@ def test_a_sink_that_hangs_is_killed_after_the_run(tmp_path, monkeypatch):
     assert process.poll() is not None
 
 
+def test_sinks_beside_a_run_are_told_of_when_they_fail_and_end_with_it(tmp_path):
+    failing, patient = tmp_path / "failing", tmp_path / "patient"
+    failing.write_text("#!/bin/sh\nexit 3\n")
+    patient.write_text("#!/bin/sh\ncat\n")
+    for python in (failing, patient):
+        python.chmod(0o700)
+    run = make_run(tmp_path / "first", steps=2)
+    said: list[str] = []
+    sending = [
+        Sending(
+            SinkProcesses(run, settings('run.sinks=["mlflow"]', f"run.sink_python={python}")), said.append
+        )
+        for python in (failing, patient)
+    ]
+    wait_until(lambda: any(asyncio.run(one.tick({})) for one in sending) or bool(said), limit_s=60)
+    assert said == [
+        "sink-mlflow ended with exit code 3; metrics.jsonl has everything, and the run does without it: see "
+        f"{run / 'logs' / 'sink-mlflow.log'}"
+    ]
+    (process,) = sending[1].processes._running.values()
+    for one in sending:
+        one.ended()
+    assert len(said) == 1
+    assert process.poll() == 0
+
+
 def test_each_policy_of_a_run_is_a_run_there(tmp_path):
     asked = tmp_path / "asked"
     python = tmp_path / "python"
@@ -262,6 +290,12 @@ def test_each_policy_of_a_run_is_a_run_there(tmp_path):
         f"mlflow first {tmp_path}/first",
         f"mlflow first-critic {tmp_path}/first/policies/critic",
     ]
+
+
+def test_the_trainer_writes_tensorboards_files_unless_they_are_left_out():
+    assert settings().run.tensorboard
+    assert settings('run.sinks=["tensorboard", "wandb"]').run.tensorboard
+    assert not settings('run.sinks=["wandb"]').run.tensorboard
 
 
 def test_a_sink_without_its_library_is_refused_before_a_run_starts():

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.run import sinks
+from asyncrl.extensions.metric_sinks import send
+from asyncrl.extensions.metric_sinks.settings import MetricSinks
 from asyncrl.run.folder import folder_of
 
 END_S = 60.0
@@ -18,9 +19,9 @@ END_S = 60.0
 CHECK_S = 60.0
 
 
-def check_sinks(config: Config) -> None:
+def check_sinks(config: Config, alone: bool = True) -> None:
     """Check that the library of each sink is there. Raises `ConfigError`."""
-    for name in sink_processes(config):
+    for name in config.section(MetricSinks).sink_processes:
         python = interpreter(config)
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
         try:
@@ -34,13 +35,8 @@ def check_sinks(config: Config) -> None:
             )
 
 
-def sink_processes(config: Config) -> list[str]:
-    """Return the sinks that are processes of their own."""
-    return [name for name in config.run.sinks if name in sinks.PROCESSES]
-
-
 def interpreter(config: Config) -> str:
-    return config.run.sink_python or sys.executable
+    return config.section(MetricSinks).sink_python or sys.executable
 
 
 class SinkProcesses:
@@ -50,7 +46,7 @@ class SinkProcesses:
         self._logs = folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        for sink in sink_processes(config):
+        for sink in config.section(MetricSinks).sink_processes:
             self._start(f"sink-{sink}", sink, folder.resolve().name, folder, interpreter(config))
             for policy in config.policies:
                 label = f"{folder.resolve().name}-{policy}"
@@ -62,7 +58,7 @@ class SinkProcesses:
         with open(self._log(name), "ab") as log:
             # It ends with its standard input, however this process ends; a Ctrl-C is not for it.
             self._running[name] = subprocess.Popen(
-                [python, "-I", sinks.__file__, sink, label, str(folder)],
+                [python, "-I", send.__file__, sink, label, str(folder)],
                 stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

@@ -1,27 +1,26 @@
-"""Where the metrics of a run go beside its folder: TensorBoard, Weights & Biases, MLflow, trackio, SwanLab.
+"""Sends the metrics of a run to Weights & Biases, MLflow, trackio or SwanLab.
 
-TensorBoard's files are written by the trainer. Each other sink is a process of its own, which reads the run's folder:
-it can neither fail the run nor slow it, and it may run in another Python, since not all of these libraries can be
-installed beside vLLM:
+Each such sink is a process of its own, which reads the run's folder: it can neither fail the run nor slow it, and it
+may run in another Python, since not all of these libraries can be installed beside vLLM:
 
-    PYTHON -I asyncrl/run/sinks.py NAME LABEL RUN
+    PYTHON -I asyncrl/extensions/metric_sinks/send.py NAME LABEL RUN
 
 It ends when its standard input does and what was written by then has been sent. It remembers in `sinks/NAME.json` up to
-which step it has come, so a resumed run goes on where it was. This file therefore imports nothing of asyncrl. Projects
-and addresses are the libraries' own variables: WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR,
-SWANLAB_MODE, ...
+which step it has come, so a resumed run goes on where it was. This file therefore imports nothing of asyncrl, and takes
+one function from a file that imports nothing either. Projects and addresses are the libraries' own variables:
+WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI, TRACKIO_DIR, SWANLAB_MODE, ...
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
+import runpy
 import select
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 PROJECT = "asyncrl"
 LOOK_S = 1.0
@@ -29,37 +28,8 @@ MLFLOW_BATCH = 100
 """Settings that MLflow takes at once."""
 MLFLOW_TEXT = 500
 """Characters that MLflow takes of a setting."""
-
-
-class Sink(Protocol):
-    """Takes the numbers of steps, in order."""
-
-    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
-        """Send a step. time_s: when it ended, in seconds since 1970."""
-        ...
-
-    def close(self) -> None:
-        """Send what is left."""
-        ...
-
-
-class TensorBoardSink:
-    """Event files in a folder, as TensorBoard reads them."""
-
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._event, self._summary = Event, Summary
-        self._writer = EventFileWriter(str(folder))
-
-    def write(self, step: int, time_s: float, numbers: Mapping[str, float]) -> None:
-        values = [self._summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        self._writer.add_event(self._event(wall_time=time_s, step=step, summary=self._summary(value=values)))
-
-    def close(self) -> None:
-        self._writer.close()
+NUMBERS = Path(__file__).parents[2] / "run" / "step_numbers.py"
+numbers_of = runpy.run_path(str(NUMBERS))["numbers_of"]
 
 
 class _RunSink:
@@ -152,18 +122,6 @@ PROCESSES: dict[str, type[WandbSink | MlflowSink | TrackioSink | SwanlabSink]] =
     "swanlab": SwanlabSink,
 }
 """Sinks in processes of their own, each by the name of its library."""
-
-
-def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a step, but for its step and time."""
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and name not in ("step", "time")
-    }
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,1 @@
+"""The metrics of a run in Weights & Biases, MLflow, trackio and SwanLab."""
