@@ -106,7 +106,9 @@ STANDS_ON = {
     "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
-    "extensions/supervised": {"vision"},
+    "extensions/supervised": {"lora", "vision"},
+    "extensions/tinker": {"lora"},
+    "extensions/old_policy": {"lora"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 SHARED = {"http", "command", "joining"}

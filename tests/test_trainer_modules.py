@@ -34,7 +34,6 @@ ABSENT = (
     "asyncrl.train.checkpoint.checkpoint_store",
     "asyncrl.train.models.fused_logprobs",
     "asyncrl.train.loop.left_out",
-    "asyncrl.train.models.lora",
     "asyncrl.train.checkpoint.memory_checkpoints",
     "asyncrl.train.parts.critic",
     "asyncrl.train.parts.reference",
@@ -44,7 +43,6 @@ ABSENT = (
     "asyncrl.train.loop.schedule",
     "asyncrl.train.engine.sequence_parallel",
     "asyncrl.train.step.stream",
-    "asyncrl.weights.adapter",
 )
 """Modules of features that a plain recipe has not."""
 
