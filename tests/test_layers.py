@@ -105,7 +105,7 @@ STANDS_ON = {
     "extensions/self_teacher": {"distillation"},
     "extensions/simulation": {"distillation", "planning"},
     "extensions/sleep": {"offload"},
-    "extensions/supervised": {"packaged_models", "vision"},
+    "extensions/supervised": {"lora", "packaged_models", "vision"},
     "extensions/study": {"benchmarks", "curriculum"},
     "extensions/other_evaluators": {"benchmarks"},
     "extensions/play_again": {"collapse_guard"},
@@ -113,6 +113,8 @@ STANDS_ON = {
     "extensions/verifier": {"judge"},
     "extensions/agents": {"sandbox_images"},
     "extensions/benchmarks": {"answer_rewards", "program_rewards"},
+    "extensions/tinker": {"lora"},
+    "extensions/old_policy": {"lora"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
 ENVS_STAND_ON = {

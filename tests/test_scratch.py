@@ -33,7 +33,7 @@ ELSEWHERE = {
     "asyncrl/extensions/packaged_models/folders.py": "in the cache of models, which may be on another disk",
     "asyncrl/machine.py": "a cache, which stays",
     "asyncrl/extensions/remote_sandboxes/cluster.py": "a file that is removed in the next statement",
-    "asyncrl/weights/vllm_adapters.py": "in the folder of weights, which the launcher removes",
+    "asyncrl/extensions/lora/vllm_adapters.py": "in the folder of weights, which the launcher removes",
     "services/engine/service.py": "in the folder of weights, which the launcher removes",
 }
 """Where else temporary folders and files with a name are made, and why there."""

@@ -33,12 +33,10 @@ ABSENT = (
     "asyncrl.services.engine.client",
     "asyncrl.train.models.fused_logprobs",
     "asyncrl.train.loop.left_out",
-    "asyncrl.train.models.lora",
     "asyncrl.train.parts.reference",
     "asyncrl.train.parts.score",
     "asyncrl.train.loop.schedule",
     "asyncrl.train.step.stream",
-    "asyncrl.weights.adapter",
 )
 """Modules of features that a plain recipe has not."""
 

@@ -59,7 +59,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/env/test_load_env.py": ("services/env/", "asyncrl/env/"),
     "tests/extensions/replica/": ("asyncrl/extensions/replica/", *BUFFER),
     # Optional features, in runs of their own.
-    "tests/test_lora_run.py": (*TRAINER, *ENGINE),
+    "tests/extensions/lora/test_lora_run.py": (*TRAINER, *ENGINE, "asyncrl/extensions/lora/"),
     "tests/test_extras.py": (*TRAINER, *ROLLOUT, "asyncrl/data/"),
     "tests/test_curriculum_run.py": (*BUFFER, "asyncrl/extensions/curriculum/"),
     "tests/extensions/league/test_exploiter_run.py": ("asyncrl/extensions/league/", *TRAINER, *ROLLOUT),
@@ -76,7 +76,7 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/services/engine/test_engine_hybrid.py": ENGINE,
     "tests/extensions/vision/test_engine_images.py": (*ENGINE, "asyncrl/extensions/vision/"),
     "tests/services/engine/test_engine_int8.py": ENGINE,
-    "tests/services/engine/test_engine_lora.py": ENGINE,
+    "tests/extensions/lora/test_engine_lora.py": (*ENGINE, "asyncrl/extensions/lora/"),
     "tests/services/engine/test_engine_machines.py": (*ENGINE, *WAYS_OF_WEIGHTS),
     "tests/extensions/sleep/test_switch.py": ("asyncrl/extensions/sleep/", *ENGINE),
     "tests/extensions/speculation/": ("asyncrl/extensions/speculation/", *ENGINE),

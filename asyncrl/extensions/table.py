@@ -67,6 +67,7 @@ SEAMS = frozenset(
         "past_versions",
         "engine_hooks",
         "engine_processes",
+        "policy_loaders",
         "weight_conversions",
         "weight_carriers",
         "weight_forms",

@@ -2,8 +2,8 @@
 
 It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
 hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
-rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`), LoRA adapters are applied by
-`vllm_punica`. Extensions change what their `engine_processes` say.
+rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`). Extensions change what their
+`engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and
@@ -24,7 +24,6 @@ from asyncrl.weights.vllm_prefixes import add_to_engine_core
 
 T = TypeVar("T")
 BACKEND = "shared_file"
-PUNICA = "asyncrl.weights.vllm_punica.GroupedPunica"
 STARTED_BY_US = "ASYNCRL_BASE_VERSION"
 """Environment variable that `asyncrl serve engine` sets."""
 WEIGHTS_DIR = "ASYNCRL_WEIGHTS_DIR"
@@ -70,7 +69,6 @@ def register() -> None:
         cache_no_states()
         if on_x86():
             allow_short_blocks()
-        setattr(current_platform, "get_punica_wrapper", lambda: PUNICA)  # noqa: B010 - mypy forbids to assign it
         if ranks_here := os.environ.get(RANKS_HERE):
             # By these vLLM tells which ranks are on one machine. A CPU would be one device.
             count = int(ranks_here)

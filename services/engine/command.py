@@ -53,9 +53,6 @@ def start(args: argparse.Namespace, config: Config, address: Address) -> int:
         start_timeout_s=config.run.start_timeout_s,
         extra_args=tuple(engine.extra_args),
         weights_dir=str(args.weights_dir or ""),
-        # Without a run that publishes adapters the model is served as it is, as for an evaluation.
-        lora=config.lora if config.lora.rank and args.weights_dir else None,
-        policies=config.co_served_policies if args.weights_dir else {},
         additions=additions(config, bool(args.weights_dir)),
         host=address.host,
         advertise=address.advertise,

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from asyncrl.config_sections import LoraConfig
 from asyncrl.credentials import VARIABLE, Credentials
 from asyncrl.cuda_toolkit import engine_variables, torch_cuda
 from asyncrl.endpoint import EVERY_INTERFACE, advertised_host, announce, in_url
@@ -34,7 +33,7 @@ from asyncrl.kv_blocks import LONG_CONTEXT, long_blocks, short_blocks
 from asyncrl.model_kinds import described, kind_of
 from asyncrl.process_start import Process, start_child
 from asyncrl.scratch import clear_shared_memory, scratch_folder
-from asyncrl.services.engine.additions import Addition
+from asyncrl.services.engine.additions import Addition, added_arguments
 from asyncrl.services.engine.machines import (
     MachineShare,
     machine_arguments,
@@ -43,7 +42,6 @@ from asyncrl.services.engine.machines import (
 )
 from asyncrl.startup import StartDeadline
 from asyncrl.tls import own_files, scheme
-from asyncrl.weights.adapter import buffer_rank
 from asyncrl.weights.folders import SCRATCH
 from asyncrl.weights.vllm_plugin import ENGINE_URL, STAGES, WEIGHTS_DIR
 
@@ -55,8 +53,6 @@ KV_CACHE_GIB = "1"
 """Memory for the KV cache on a CPU, unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
 KEEP_ALIVE_S = "30"
 """For which vLLM keeps an idle connection open, unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE says otherwise."""
-ADAPTER_VERSIONS = 2
-"""Versions of each adapter that are decoded at once; requests for another one wait."""
 PORT_WAIT_S = 5.0
 MAX_PARENT_CHARS = 47
 """A socket's path has at most 107 characters, of which vLLM and the folder's name take 58."""
@@ -86,10 +82,6 @@ class EngineOptions:
     extra_args: Sequence[str] = field(default_factory=tuple)
     weights_dir: str = ""
     """Folder of the run's published weights; the engine loads the newest before it serves."""
-    lora: LoraConfig | None = None
-    """If given, the published weights are adapters."""
-    policies: Mapping[str, LoraConfig] = field(default_factory=dict)
-    """Further policies whose adapters it serves, at `/policies/NAME`; only with `lora`."""
     additions: Sequence[Addition] = ()
     """What extensions add."""
     host: str = LOOPBACK
@@ -101,11 +93,6 @@ class EngineOptions:
     def ranks(self) -> int:
         """Its processes with parts of the model."""
         return self.tensor_parallel * self.pipeline_parallel
-
-    @property
-    def adapters(self) -> list[LoraConfig]:
-        """The adapters of the policies it serves; empty where all weights are trained."""
-        return [] if self.lora is None else [self.lora, *self.policies.values()]
 
 
 def build_command(options: EngineOptions, port: int) -> list[str]:
@@ -132,20 +119,11 @@ def build_command(options: EngineOptions, port: int) -> list[str]:
     ]
     if (kind := kind_of(options.model)) is not None:
         command += kind.served().arguments
-    if adapters := options.adapters:
-        slots = ADAPTER_VERSIONS * len(adapters) + sum(one.adapters for one in options.additions)
-        command += ["--enable-lora", "--max-lora-rank", str(max(buffer_rank(lora.rank) for lora in adapters))]
-        command += ["--max-loras", str(slots)]
-        # The newest version of each policy stays loaded with those in use, and briefly the one before it.
-        command += ["--max-cpu-loras", str(slots + 2 * len(adapters))]
-        modules = dict.fromkeys(module for lora in adapters for module in lora.target_modules)
-        command += ["--lora-target-modules", *modules]
     if options.max_model_len >= LONG_CONTEXT:
         # Each turn hashes all of its context, beside the scheduler: half of SHA-256's time.
         command += ["--prefix-caching-hash-algo", "xxhash"]
     command += device_arguments(options)
-    command += [argument for one in options.additions for argument in one.arguments]
-    return command + list(options.extra_args)
+    return command + added_arguments(options.additions) + list(options.extra_args)
 
 
 def rank_arguments(options: EngineOptions) -> list[str]:
@@ -194,8 +172,6 @@ def build_env(
         ASYNCRL_ENGINE_HOSTS=f"{options.host},{options.advertise}",
         **{WEIGHTS_DIR: options.weights_dir},
         **machine_variables(options.machine, options.ranks),
-        ASYNCRL_LORA="" if options.lora is None else options.lora.model_dump_json(),
-        ASYNCRL_POLICIES=json.dumps({name: lora.model_dump() for name, lora in options.policies.items()}),
     )
     env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", KV_CACHE_GIB)

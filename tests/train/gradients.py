@@ -26,6 +26,7 @@ from transformers import (
 
 from asyncrl.config import LoraConfig, TrainConfig
 from asyncrl.data.micro_batches import plan_micro_batches
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.train.engine.deepspeed_engine import TrainEngine, divided_loading
 from asyncrl.train.models import token_scores
 from asyncrl.train.models.loading import keep_activations_on_host, load_policy
@@ -107,7 +108,7 @@ def cut(part: list[int]) -> tuple[Tensor, Tensor, Tensor]:
 def load(path: str, checkpointed: bool = False, lora: bool = False, dtype: str = "float32") -> PolicyModel:
     """Load a policy; an adapter is one that changes something."""
     adapter = LoraConfig(rank=4 if lora else 0, target_modules=["o_proj"])
-    policy = load_policy(path, dtype, checkpointed, lora=adapter)
+    policy = load_policy(path, dtype, checkpointed, changes=adapters(adapter, 0))
     generator = torch.Generator().manual_seed(0)
     for name, parameter in policy.named_parameters():
         if ".lora_B." in name:

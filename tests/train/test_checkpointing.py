@@ -6,6 +6,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForC
 
 from asyncrl.config import LoraConfig
 from asyncrl.extensions.critic.part import load_critic
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.train.models.loading import load_frozen, load_policy
 
 LORA = LoraConfig(rank=4)
@@ -14,7 +15,9 @@ LORA = LoraConfig(rank=4)
 def load(kind: str, model: str, checkpointing: bool):
     if kind == "critic":
         return load_critic(model, "float32", checkpointing)
-    return load_policy(model, "float32", checkpointing, lora=LORA if kind == "adapter" else LoraConfig())
+    return load_policy(
+        model, "float32", checkpointing, changes=adapters(LORA, 0) if kind == "adapter" else ()
+    )
 
 
 def run(trained, token_ids, mask):

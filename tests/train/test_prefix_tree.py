@@ -22,6 +22,7 @@ from transformers import (
 from asyncrl.config import LoraConfig
 from asyncrl.extensions.critic.part import CriticModel
 from asyncrl.extensions.critic.value_head import HEAD, new_head
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.train.models import prefix_tree
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.models.prefix_tree import (
@@ -123,7 +124,9 @@ def test_log_probabilities_and_gradients_are_those_of_rows_by_themselves(
 ):
     ids, mask = rows
     found = []
-    for policy in both(load_policy(tiny_model, "float32", checkpointing, heads={HEAD: new_head}, lora=lora)):
+    for policy in both(
+        load_policy(tiny_model, "float32", checkpointing, heads={HEAD: new_head}, changes=adapters(lora, 0))
+    ):
         out = policy(ids, mask, 0.7, ("entropy", "sum_pi_squared", "values"))
         weight = torch.linspace(-1, 1, ids.numel()).view_as(out["logp"])
         (out["logp"] * weight + out["entropy"]).sum().add(out["values"].sum()).backward()

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.lora.engine import LORA, POLICIES
 from asyncrl.extensions.old_policy.vllm_sampled import KEEP_SAMPLED
 from asyncrl.weights.vllm_addresses import Address, Addresses, address_of
-from asyncrl.weights.vllm_configured import CAPABILITIES, LORA, POLICIES, hooks_of, served_from_environment
+from asyncrl.weights.vllm_configured import CAPABILITIES, hooks_of, served_from_environment
 from asyncrl.weights.vllm_hooks import EngineHook, having
 from asyncrl.weights.vllm_plugin import MACHINES, WEIGHTS_DIR
 from asyncrl.weights.vllm_served import Served

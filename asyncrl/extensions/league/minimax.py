@@ -272,9 +272,7 @@ def load_minimax(
     if judged.settings["value"]["trunk"] == "shared":
         # Its states were sampled by another version: its own routers choose.
         own = forward_changes(main, of_records=False)
-        policy = load_policy(
-            model, dtype, heads={HEAD: new_head}, lora=main.lora, seed=main.run.seed, changes=own
-        )
+        policy = load_policy(model, dtype, heads={HEAD: new_head}, changes=own)
         critic = MainCritic(policy, checkpoints, offloaded(config))
     else:
         critic = MainCritic(load_critic(model, dtype), checkpoints, offloaded(config))

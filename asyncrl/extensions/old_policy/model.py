@@ -12,7 +12,7 @@ import torch
 
 from asyncrl.data.micro_batches import plan_micro_batches
 from asyncrl.errors import InputError
-from asyncrl.train.models.lora import published
+from asyncrl.train.models.checkpoint_form import published
 from asyncrl.train.models.policy import PolicyModel
 from asyncrl.types import Group
 from asyncrl.weights.files import read_weights, weights_path

@@ -25,6 +25,7 @@ from asyncrl.config import Config
 from asyncrl.credentials import Access
 from asyncrl.data.codec import decode_group, pack
 from asyncrl.errors import AsyncRLError, InputError, UnavailableError
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.extensions.old_policy.messages import logprobs_to_map, rows_from_map
 from asyncrl.extensions.old_policy.model import FOLDER, OldPolicyModel, Row, rows_of
 from asyncrl.http_checks import MSGPACK
@@ -155,7 +156,7 @@ def serve_old_policy(
     set_threads(config.run.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        loaded = load_frozen(model, config.model.dtype, config.lora, config.run.seed)
+        loaded = load_frozen(model, config.model.dtype, adapters(config.lora, config.run.seed))
     except OSError as error:
         raise UnavailableError(f"{model}: cannot be loaded: {error}") from error
     scorer = OldPolicyModel(

@@ -15,7 +15,7 @@ from torch import Tensor
 from asyncrl.errors import ConfigError
 from asyncrl.extensions import table
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.models.lora import published
+from asyncrl.train.models.checkpoint_form import published
 from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.parts.frozen import score
 from asyncrl.train.parts.needed_models import load_copy

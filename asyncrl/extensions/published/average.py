@@ -9,7 +9,7 @@ import torch
 
 from asyncrl.extensions.published.proximal.ewma import beta_from_staleness, should_reset, update_ewma
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.models.lora import published
+from asyncrl.train.models.checkpoint_form import published
 from asyncrl.train.models.policy import PolicyModel
 from asyncrl.train.parts.frozen import score
 from asyncrl.train.parts.needed_models import load_copy

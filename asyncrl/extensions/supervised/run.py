@@ -18,6 +18,7 @@ from asyncrl.config import Config, load_config
 from asyncrl.config_sections import IMITATES, SCRIPTED
 from asyncrl.env.registry import load_env
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.extensions.supervised.demonstrations import Demonstration, Encoded, demonstrations
 from asyncrl.extensions.supervised.episodes import check_run, episodes
 from asyncrl.extensions.supervised.examples import (
@@ -159,8 +160,8 @@ def _engine(config: Config) -> TrainEngine:
     settings = config.train.model_copy(update={"learning_rate": config.sft.learning_rate or LEARNING_RATE})
     with divided_loading(settings, config.model.dtype):
         policy = load_policy(
-            config.model.path, config.model.dtype, settings.gradient_checkpointing, lora=config.lora,
-            seed=config.sft.seed, offload_activations=settings.offload_activations,
+            config.model.path, config.model.dtype, settings.gradient_checkpointing,
+            changes=adapters(config.lora, config.sft.seed), offload_activations=settings.offload_activations,
         )  # fmt: skip
     return TrainEngine(policy, settings, config.model.dtype)
 

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from asyncrl.credentials import own_credentials
+from asyncrl.extensions.lora.peft_form import buffer_rank
 from asyncrl.extensions.tinker.vllm_samplers import ADAPTERS
 from asyncrl.services.engine.additions import Addition
 from asyncrl.services.engine.service import EngineOptions, serve_engine
-from asyncrl.weights.adapter import buffer_rank
 
 KEPT_ADAPTERS = 4
 """For each adapter that decodes at a time, those that stay loaded on the host."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from asyncrl.cache import whole_file
 from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.lora.peft_form import PREFIX, TENSORS, adapter_config, write_adapter_config
 from asyncrl.extensions.tinker.losses import Inputs, Loss, Settings, loss_of
 from asyncrl.extensions.tinker.messages import AdamParams
 from asyncrl.extensions.tinker.rows import Row, batches, read_row
@@ -33,7 +34,6 @@ from asyncrl.train.models.loading import load_model
 from asyncrl.train.models.policy import NO_EXTRAS, PolicyModel, check_logits, computing_device, run_rows
 from asyncrl.train.models.prefix_tree import without_trees
 from asyncrl.train.models.token_scores import score_tokens
-from asyncrl.weights.adapter import PREFIX, TENSORS, adapter_config, write_adapter_config
 
 ALPHA = 32
 """The adapters' scale is ALPHA / rank, as in the service that the protocol is of."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.errors import InputError
+from asyncrl.extensions.lora.peft_form import TENSORS
+from asyncrl.extensions.lora.vllm_on_cpu import group_adapters
 from asyncrl.extensions.tinker.token_extra import SAMPLER
-from asyncrl.weights.adapter import TENSORS
 from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ MOST_KNOWN = 4096
 """Names that are remembered; vLLM itself keeps far fewer adapters."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 """A folder below it: POLICY/NAME."""
+
+
+def sample_from_adapters() -> None:
+    """Prepare each process of the server for adapters."""
+    group_adapters()
 
 
 class Samplers(EngineHook):

@@ -51,6 +51,11 @@ class VersionForm:
         """
         return iter(())
 
+    def untrained(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """Have the model compute as before training, for passes without a gradient, while it is open; only where a
+        version is less than the whole model."""
+        raise NotImplementedError
+
     def is_whole(self, name: str) -> bool:
         """Return whether a tensor is one of the whole model's, and not one that a version has beside it."""
         return True
@@ -68,6 +73,11 @@ def form_of(model: nn.Module) -> VersionForm:
     """Return what the versions of a model consist of: whoever adds something to it sets its `version_form`."""
     found: VersionForm = getattr(model, "version_form", WHOLE)
     return found
+
+
+def published(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield what a version consists of, by the names under which it is published."""
+    return form_of(model).parameters(model)
 
 
 def from_checkpoint(model: nn.Module, name: str, like: Tensor, found: Mapping[str, Tensor]) -> Tensor:

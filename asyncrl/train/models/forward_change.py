@@ -1,4 +1,4 @@
-"""In what a model's forward passes follow the engine that sampled."""
+"""In what a model's forward passes follow the engine that sampled, and what is trained of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads models as a run wants them: trained whole or by an adapter, with heads, with what their layers read besides.
+"""Loads models as a run wants them: with what is changed of them, with heads, with what their layers read besides.
 
 Nothing is imported of what is not asked for.
 """
@@ -15,7 +15,6 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn.modules.dropout import _DropoutNd
 
-from asyncrl.config import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.train.models.policy import (
     PolicyModel,
@@ -30,8 +29,6 @@ from asyncrl.train.models.prefix_tree import enable_prefix_trees
 if TYPE_CHECKING:
     from asyncrl.train.models.forward_change import ForwardChange
 
-FULL = LoraConfig()
-"""No adapter: all weights are trained."""
 RANDOM = ("dropout", "pdrop", "layerdrop", "jitter")
 """Parts of the names under which transformers' models keep the rates of what is random in training mode."""
 
@@ -41,26 +38,17 @@ def load_policy(
     dtype: str,
     gradient_checkpointing: bool = False,
     heads: Mapping[str, Callable[[Any], nn.Module]] = MappingProxyType({}),
-    lora: LoraConfig = FULL,
-    seed: int = 0,
     changes: Sequence[ForwardChange] = (),
     offload_activations: bool = False,
 ) -> PolicyModel:
-    """Load a causal LM from a folder or hub name, to be trained; with a rank in `lora` only an adapter of it is.
+    """Load a causal LM from a folder or hub name, to be trained.
 
-    heads: what makes further heads of the trunk, by their names.
+    changes: what is made of it before its first pass, in this order. heads: what makes further heads of the trunk, by
+    their names.
     """
     model, rows = load_model(path, dtype, gradient_checkpointing, offload_activations)
     text_alone = rows is run_rows
     inputs: list[TrunkInput] = []
-    if lora.rank:
-        if not text_alone:
-            raise ConfigError(
-                f"model.lora.rank: must be 0 for {path}, a vision model: all its weights are trained"
-            )
-        from asyncrl.train.models.lora import add_adapter
-
-        add_adapter(model, lora, seed)
     for change in changes:
         if (read := change.apply(model, path, text_alone)) is not None:
             inputs.append(read)
@@ -76,11 +64,9 @@ def load_policy(
     return policy.train()
 
 
-def load_frozen(
-    path: str, dtype: str, lora: LoraConfig = FULL, seed: int = 0, changes: Sequence[ForwardChange] = ()
-) -> PolicyModel:
+def load_frozen(path: str, dtype: str, changes: Sequence[ForwardChange] = ()) -> PolicyModel:
     """Load a causal LM that is only read: a reference, a teacher, an averaged policy."""
-    policy = load_policy(path, dtype, lora=lora, seed=seed, changes=changes)
+    policy = load_policy(path, dtype, changes=changes)
     return policy.eval().requires_grad_(False)
 
 

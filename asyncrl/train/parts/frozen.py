@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asyncrl.data.token_extras.table import shown_to_all
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.models.lora import adapter_off, published
+from asyncrl.train.models.checkpoint_form import form_of, published
 from asyncrl.train.models.policy import NO_EXTRAS, Extras, PolicyModel
 from asyncrl.train.models.token_scores import Head, Projection
 from asyncrl.train.step.ragged import Ragged
@@ -161,7 +161,8 @@ class BasePolicy(ReadPolicy):
         extras: Extras = NO_EXTRAS,
     ) -> dict[str, Tensor]:
         """Return what `PolicyModel.forward` does, of the base model. Without gradient; a collective under ZeRO-3."""
-        with torch.no_grad(), adapter_off(engine.engine.module.model):
+        model = engine.engine.module.model
+        with torch.no_grad(), form_of(model).untrained(model):
             return engine.outputs(token_ids, mask, temperature, want, extras=extras)
 
 

@@ -26,7 +26,7 @@ def load_trained(config: Config, objective: Objective, model: str) -> PolicyMode
     heads = {row.name: row.load() for row in rows("trunk_heads") if row.wanted(objective)}
     with divided_loading(config.train, config.model.dtype):
         policy = load_policy(
-            model, config.model.dtype, config.train.gradient_checkpointing, heads, config.lora, config.run.seed,
+            model, config.model.dtype, config.train.gradient_checkpointing, heads,
             forward_changes(config), config.train.offload_activations,
         )  # fmt: skip
     return _with_kernel(config, policy)
@@ -80,12 +80,12 @@ def offloaded(config: Config) -> bool:
 
 def load_copy(config: Config, model: str) -> PolicyModel:
     """Load a copy that can take over the policy's weights; it starts as the policy does."""
-    copy = load_frozen(model, config.model.dtype, config.lora, config.run.seed, forward_changes(config))
+    copy = load_frozen(model, config.model.dtype, forward_changes(config))
     return _with_kernel(config, copy)
 
 
 def forward_changes(config: Config, of_records: bool = True) -> tuple[ForwardChange, ...]:
-    """Return in what the policy's forward passes, and those of its copies, follow its engines.
+    """Return what changes the policy and its copies: in what their passes follow the engines, and what is trained.
 
     of_records: False leaves out what follows records of each token, where there are none.
     """

@@ -9,9 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from asyncrl.config import override_config, parse_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.train.engine.full_state import WholeTensors, gather_state, load_state
+from asyncrl.train.models.checkpoint_form import published
 from asyncrl.train.models.loading import load_frozen, load_policy
-from asyncrl.train.models.lora import published
 from asyncrl.train.step.step_batch import build_step_batch, pad_rows
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups
@@ -19,7 +20,7 @@ from tests.train.one_step import save_policy, snapshot
 from tests.train.one_step_lora import LORA, adapted, two_steps
 
 peft = ImportedWhenUsed("peft")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROWS = pad_rows(build_step_batch(batch_of_groups(), 0, 0), range(12))
 
 
@@ -155,7 +156,7 @@ def test_layers_that_the_model_does_not_have_are_refused_by_name(tiny_model):
         }
     ).lora
     with pytest.raises(ConfigError, match="no linear layer 'wq'; allowed: down_proj, gate_proj, k_proj"):
-        load_policy(tiny_model, "float32", lora=lora)
+        load_policy(tiny_model, "float32", changes=adapters(lora, 0))
 
 
 @pytest.mark.parametrize(

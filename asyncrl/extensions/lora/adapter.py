@@ -9,21 +9,49 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from asyncrl.config import LoraConfig
+from asyncrl.config import Config, LoraConfig
 from asyncrl.errors import ConfigError
-from asyncrl.train.models.checkpoint_form import VersionForm, form_of
-from asyncrl.weights.adapter import PREFIX, TENSORS, adapter_config
+from asyncrl.extensions.lora.peft_form import PREFIX, TENSORS, adapter_config
+from asyncrl.train.models.checkpoint_form import VersionForm
 
 NAME = "default"
 """What peft calls the one adapter."""
 INSIDE = f".{NAME}."
+
+
+def adapting(config: Config) -> AddedAdapter:
+    """Return what adds a run's adapter to its policy, and to copies of it."""
+    return AddedAdapter(config.lora, config.run.seed)
+
+
+def adapters(lora: LoraConfig, seed: int) -> list[AddedAdapter]:
+    """Return what adds an adapter to a model; nothing for a rank of 0."""
+    return [AddedAdapter(lora, seed)] if lora.rank else []
+
+
+@dataclass(frozen=True, slots=True)
+class AddedAdapter:
+    """Implements `ForwardChange`: an adapter is trained, and nothing else of the model."""
+
+    lora: LoraConfig
+    seed: int
+    follows_records: ClassVar[bool] = False
+
+    def apply(self, model: Any, path: str, text_alone: bool) -> None:
+        """See `ForwardChange`. Raises `ConfigError` for a vision model, and for layers that the model has not."""
+        if not text_alone:
+            raise ConfigError(
+                f"model.lora.rank: must be 0 for {path}, a vision model: all its weights are trained"
+            )
+        add_adapter(model, self.lora, self.seed)
 
 
 def add_adapter(model: nn.Module, lora: LoraConfig, seed: int) -> None:
@@ -53,11 +81,6 @@ def _adapted_layers(model: nn.Module) -> dict[str, Any]:
     return {name: part for name, part in model.named_modules() if hasattr(part, "lora_A")}
 
 
-def published(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield what a version consists of: the adapter alone, by its names in peft's files, or else the whole model."""
-    return form_of(model).parameters(model)
-
-
 class AdapterForm(VersionForm):
     """A version is the adapter."""
 
@@ -78,6 +101,10 @@ class AdapterForm(VersionForm):
     ) -> Iterator[tuple[str, Tensor]]:
         """See `VersionForm`. The adapter is added to the weights."""
         return merged(model, gathered)
+
+    def untrained(self, model: nn.Module) -> AbstractContextManager[None]:
+        """See `VersionForm`: the adapter is off."""
+        return adapter_off(model)
 
     def is_whole(self, name: str) -> bool:
         """See `VersionForm`."""

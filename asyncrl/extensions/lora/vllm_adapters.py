@@ -9,18 +9,23 @@ A request may name the `version` to be served by.
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
+import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrl.config_sections import LoraConfig
 from asyncrl.errors import InputError
-from asyncrl.weights.adapter import TENSORS, write_adapter_config
+from asyncrl.extensions.lora.engine import LORA, POLICIES
+from asyncrl.extensions.lora.peft_form import TENSORS, write_adapter_config
+from asyncrl.types import MAIN_POLICY
 from asyncrl.weights.files import WeightFile, verify_weights
 from asyncrl.weights.members import read_members
 from asyncrl.weights.vllm_hooks import Asked, Engine, EngineHook
@@ -34,6 +39,16 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 4
 _HELD = "adapter"
+
+
+def loaders(env: Mapping[str, str]) -> dict[str, Callable[[Served], Adapters]]:
+    """Return by the name of each policy what makes its loader. env: the server's."""
+    settings = {MAIN_POLICY: json.loads(env[LORA]), **json.loads(env.get(POLICIES) or "{}")}
+    ids = itertools.count(1)
+    return {
+        name: functools.partial(Adapters, lora=LoraConfig.model_validate(one), ids=ids)
+        for name, one in settings.items()
+    }
 
 
 @dataclass(slots=True, eq=False)

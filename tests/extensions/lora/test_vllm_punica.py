@@ -9,7 +9,7 @@ SLOTS, RANK, WIDTH, SLICES = 3, 4, 6, (5, 2)
 
 @pytest.fixture
 def wrapper():
-    from asyncrl.weights.vllm_punica import GroupedPunica
+    from asyncrl.extensions.lora.vllm_punica import GroupedPunica
 
     return GroupedPunica(32, 8, torch.device("cpu"))
 

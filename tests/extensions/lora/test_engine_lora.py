@@ -13,10 +13,11 @@ import torch
 
 from asyncrl.config import parse_config
 from asyncrl.errors import InputError
+from asyncrl.extensions.lora.adapter import adapters
 from asyncrl.generation import GenerateRequest
 from asyncrl.services.engine.client import EngineClient, _encode, decode_generated
+from asyncrl.train.models.checkpoint_form import published
 from asyncrl.train.models.loading import load_policy
-from asyncrl.train.models.lora import published
 from asyncrl.weights.files import write_weights
 from asyncrl.weights.folders import policy_weights
 from asyncrl.weights.members import Members
@@ -71,7 +72,7 @@ def helpers(config, tiny_model):
 def versions(model, lora, numbers, seed=0):
     found = {}
     for version in numbers:
-        policy = load_policy(model, "float32", lora=lora)
+        policy = load_policy(model, "float32", changes=adapters(lora, 0))
         generator = torch.Generator().manual_seed(seed + version)
         with torch.no_grad():
             for _, parameter in published(policy.model):
