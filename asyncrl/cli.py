@@ -40,8 +40,6 @@ COMMANDS = (
     "compare",
     "leaderboard",
     "config",
-    "doctor",
-    "env",
     "tls",
     "completion",
 )

@@ -107,7 +107,7 @@ STANDS_ON = {
     "extensions/simulation": {"planning"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
-    "extensions/agents": {"sandbox_images"},
+    "extensions/agents": {"env_tools", "sandbox_images"},
     "extensions/supervised": {"packaged_models"},
 }
 """Which parts import an extension: no others do, since a seam loads it where a run asks for it."""
