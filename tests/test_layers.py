@@ -105,6 +105,7 @@ STANDS_ON = {
     "extensions/study": {"curriculum"},
     "extensions/play_again": {"collapse_guard"},
     "extensions/simulation": {"planning"},
+    "extensions/planning": {"other_optimizers"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
     "extensions/agents": {"env_tools", "sandbox_images"},

@@ -40,6 +40,7 @@ SEAMS = frozenset(
         "checkpoint_copies",
         "forward_changes",
         "engine_parts",
+        "optimizers",
         "step_parts",
         "teachers",
         "group_checks",
