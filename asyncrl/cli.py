@@ -38,8 +38,6 @@ COMMANDS = (
     "serve",
     "eval",
     "config",
-    "doctor",
-    "env",
     "tls",
     "completion",
 )

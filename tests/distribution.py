@@ -32,7 +32,7 @@ TOGETHER = {
             "tests/extensions/lora/test_adapter.py",
             "tests/extensions/memory_checkpoints/test_memory.py",
             "tests/extensions/league/test_minimax.py",
-            "tests/train/test_optimizers.py",
+            "tests/extensions/other_optimizers/test_optimizers.py",
             "tests/extensions/outer/test_exchange.py",
             "tests/extensions/planning/test_predicted_memory.py",
             "tests/train/test_presets.py",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.commands.doctor import check_proxy
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.doctor.command import check_proxy
 from asyncrl.http_clients import async_client, client, exempt, exempting, goes_direct, open_url, set_proxies
 from tests.app_thread import free_port
 

@@ -101,7 +101,7 @@ ROOMS = {
 EXTENSIONS = ROOT / "asyncrl" / "extensions"
 STANDS_ON = {
     "extensions/league": {"critic"},
-    "extensions/planning": {"critic"},
+    "extensions/planning": {"critic", "other_optimizers"},
     "extensions/self_teacher": {"distillation"},
     "extensions/simulation": {"distillation", "planning"},
     "extensions/sleep": {"offload"},
@@ -111,7 +111,7 @@ STANDS_ON = {
     "extensions/play_again": {"collapse_guard"},
     "extensions/curriculum": {"replay"},
     "extensions/verifier": {"judge"},
-    "extensions/agents": {"sandbox_images"},
+    "extensions/agents": {"env_tools", "sandbox_images"},
     "extensions/benchmarks": {"answer_rewards", "program_rewards"},
     "extensions/tinker": {"lora"},
     "extensions/old_policy": {"lora"},

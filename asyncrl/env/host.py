@@ -4,6 +4,7 @@ processes."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
 from collections import Counter, OrderedDict
@@ -31,6 +32,7 @@ from asyncrl.types import Message, Task
 REMEMBERED = 16384
 """Number of ended sessions whose reason is kept for late calls."""
 STOP_TIMEOUT_S = 5.0
+LAUNCHER = "asyncrl.sandbox.jail.client"
 
 
 class SessionGone(ConflictError):
@@ -365,3 +367,9 @@ def _bare(error: AsyncRLError) -> AsyncRLError:
     """Return the error as our closest class, without its traceback, which would keep the environment in memory."""
     kind = SessionGone if isinstance(error, SessionGone) else known_class(error)
     return kind(str(error))
+
+
+async def end_launcher() -> None:
+    """End the sandbox launcher that environments of this event loop have used, if any."""
+    if LAUNCHER in sys.modules:
+        await sys.modules[LAUNCHER].LauncherClient.close_shared()

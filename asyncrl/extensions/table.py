@@ -43,6 +43,7 @@ SEAMS = frozenset(
         "checkpoint_copies",
         "forward_changes",
         "engine_parts",
+        "optimizers",
         "step_parts",
         "trunk_heads",
         "teachers",

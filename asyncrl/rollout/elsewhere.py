@@ -90,7 +90,7 @@ class PlayedElsewhere(Protocol):
         ...
 
     def check_environment(self, given: argparse.Namespace) -> int:
-        """Run `asyncrl env check` of that name, as parsed by `env.commands.build_parser`; return its exit code."""
+        """Run `asyncrl env check` of that name, with the arguments it parsed; return its exit code."""
         ...
 
 

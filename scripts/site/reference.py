@@ -13,9 +13,9 @@ from typing import Any
 from asyncrl.algo import registry
 from asyncrl.algo.presets import known_presets
 from asyncrl.cli import build_parser
-from asyncrl.env.commands import build_parser as env_parser
 from asyncrl.env.registry import ENVS, load_env
 from asyncrl.extensions.curriculum.curricula import CURRICULA
+from asyncrl.extensions.env_tools.commands import build_parser as env_parser
 from asyncrl.import_path import load_object
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -128,7 +128,7 @@ MODULES = (
     "asyncrl.commands.serve",
     "asyncrl.extensions.supervised.command",
     "asyncrl.commands.train",
-    "asyncrl.env.check",
+    "asyncrl.extensions.env_tools.check",
     "asyncrl.envs.gridworld.env",
     "asyncrl.launch.checks.check",
     "asyncrl.launch.evaluation.evaluate",

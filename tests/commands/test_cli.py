@@ -210,6 +210,6 @@ def test_a_broken_connection_is_no_reader_that_went_away(monkeypatch):
     def fail(args):
         raise BrokenPipeError("connection")
 
-    monkeypatch.setattr("asyncrl.commands.doctor.run", fail)
+    monkeypatch.setattr("asyncrl.extensions.doctor.command.run", fail)
     with pytest.raises(BrokenPipeError, match="connection"):
         main(["doctor"])

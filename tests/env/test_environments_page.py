@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from asyncrl.env.check import check_env
 from asyncrl.env.registry import ENVS
+from asyncrl.extensions.env_tools.check import check_env
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "environments.md").read_text()

@@ -12,14 +12,15 @@ import threading
 import psutil
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.browser import chromium
 from asyncrl.envs.browser import env as env_module
 from asyncrl.envs.browser.env import Browser, find
 from asyncrl.envs.browser.pages import answer
 from asyncrl.envs.browser.shop import Order, make_shop
 from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.waiting import wait_until
 

@@ -2,8 +2,8 @@
 
 import random
 
-from asyncrl.env.check import to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.calculator.env import Calculator
 from asyncrl.types import Task
 

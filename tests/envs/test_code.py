@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.code.env import Code
 from asyncrl.envs.code.grading import extract, judge, same
 from asyncrl.envs.code.problems import LEVELS, make
 from asyncrl.envs.code.programs import idioms, render, run
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.sandbox import languages
 from asyncrl.sandbox.bubblewrap import BubblewrapSandbox
 from asyncrl.sandbox.jail.client import LauncherClient

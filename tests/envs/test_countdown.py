@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.envs.countdown.env import Countdown, extract
 from asyncrl.envs.countdown.reward import judge, value_of
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.envs.countdown.env import Problem
 from asyncrl.envs.countdown.several import SeveralCountdowns
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from asyncrl.config import parse_config
-from asyncrl.env.check import check_env
 from asyncrl.env.config_check import env_services
 from asyncrl.env.protocol import Action
 from asyncrl.env.registry import runs_in_worker
 from asyncrl.envs.dataset.env import Dataset
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 PROMPT = {"role": "user", "content": "What is 40 + 2?"}

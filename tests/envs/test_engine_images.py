@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from asyncrl.env.check import to_action
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.swe.env import Swe
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.errors import ConfigError

@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.math_tool.data import LEVELS
 from asyncrl.envs.math_tool.env import MathTool
 from asyncrl.envs.math_tool.reward import GRADERS, extract
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 

@@ -5,10 +5,10 @@ from itertools import islice
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import MAIN_AGENT, Action
 from asyncrl.envs.nim.env import SECOND, Nim
 from asyncrl.envs.nim.heaps import Heaps, make_heaps
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 

@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.office.data import make
 from asyncrl.envs.office.env import Office
 from asyncrl.envs.office.services import TOOLS, Services
 from asyncrl.envs.office.world import Mail, World, furnish
 from asyncrl.envs.tools import ToolError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from asyncrl.env.check import to_action
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.swe import r2e
 from asyncrl.envs.swe.env import Swe
 from asyncrl.envs.swe.examine import examine

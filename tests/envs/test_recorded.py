@@ -7,11 +7,11 @@ from itertools import islice
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.env.scripted import play
 from asyncrl.envs.recorded.env import Recorded
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 DATA = {

@@ -8,13 +8,14 @@ import random
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.repair import env as env_module
 from asyncrl.envs.repair.cases import CASES
 from asyncrl.envs.repair.env import Repair
 from asyncrl.envs.repair.faults import Fault, faults
 from asyncrl.envs.repair.problem import library_source, make_repository, run
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 from tests.envs.playing import play

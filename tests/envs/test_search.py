@@ -6,14 +6,15 @@ import random
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.search.env import Search
 from asyncrl.envs.search.index import Index
 from asyncrl.envs.search.questions import make_question
 from asyncrl.envs.search.reward import exact_match, extract, f1
 from asyncrl.envs.search.world import RELATIONS, Document, make_world
 from asyncrl.errors import ConfigError, InputError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from asyncrl.env import chat_endpoint
 from asyncrl.env.chat_endpoint import KEY_VARIABLE
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.envs.simulated.env import Simulated
 from asyncrl.envs.simulated.model import read_recording, request_key
 from asyncrl.envs.simulated.stand_in import complete
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.app_thread import free_port
 from tests.chat_server import ChatServer

@@ -6,12 +6,12 @@ import sqlite3
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.envs.sql.data import LEVELS, SCHEMA, make
 from asyncrl.envs.sql.database import Database, QueryError
 from asyncrl.envs.sql.env import Sql, show
 from asyncrl.envs.sql.reward import as_query, as_rows, same_rows
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r"

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.support.customer import Customer
 from asyncrl.envs.support.env import Support
 from asyncrl.envs.support.line import FAULTS, GIGABYTES, Line, Problem, make
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 ID = "C1234"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.env.check import to_action
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.swe.env import Swe
 from asyncrl.envs.swe.examine import examine
 from asyncrl.envs.swe.grade import grade, statuses

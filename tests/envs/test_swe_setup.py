@@ -12,12 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.swe.env import Swe
 from asyncrl.envs.swe.grade import statuses
 from asyncrl.envs.swe.record import read_records
 from asyncrl.envs.swe.setup import SCRIPT, errors, gold_script, merged
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 from tests.envs.playing import play

@@ -9,9 +9,10 @@ import torch
 from asyncrl.algo.advantage.multi_agent import multi_agent
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import MAIN_AGENT, Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.team.env import Team
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.extensions.supervised.demonstrations import demonstrations, encode
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings

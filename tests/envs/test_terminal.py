@@ -11,13 +11,14 @@ from threading import Thread
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import Action, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.terminal import verify
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.envs.terminal.folder import find_folders, read_folder, rename_paths
 from asyncrl.envs.terminal.generate import FAMILIES, make_task
 from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.types import Task
 from tests.envs.playing import play

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from asyncrl.env.check import to_action
 from asyncrl.env.protocol import Action
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.extensions.sandbox_images import store

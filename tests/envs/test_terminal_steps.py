@@ -8,11 +8,12 @@ import pytest
 
 from asyncrl.chat.renderer import Limits
 from asyncrl.chat.tool_calls import parse_hermes
-from asyncrl.env.check import check_env, to_action
+from asyncrl.env.scripted import to_action
 from asyncrl.envs.terminal.env import Terminal
 from asyncrl.envs.terminal.folder import find_folders, read_folder
 from asyncrl.envs.tools import say
 from asyncrl.errors import ConfigError, EnvironmentFailure
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.generation import Generated
 from asyncrl.rollout.episode import ChatPlayer, EpisodeSettings
 from asyncrl.rollout.player import EpisodeRequest

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.envs.textgame.adventure import Adventure
 from asyncrl.envs.textgame.env import GAMES, TextGame
 from asyncrl.envs.textgame.mastermind import Mastermind, compare
 from asyncrl.envs.textgame.twenty import TRUE_OF, TwentyQuestions
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, ToolCall
 from asyncrl.envs.threads.env import SPAWN, Threads
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.extensions.supervised.demonstrations import demonstrations
 from asyncrl.types import Task
 

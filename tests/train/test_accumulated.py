@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from asyncrl.train.engine.accumulated import MAX_GRAD_NORM, total_norm
+from tests.extensions.other_optimizers.test_optimizers import rows
 from tests.train.one_step import LEARNING_RATE, make_engine
-from tests.train.test_optimizers import rows
 
 
 def test_the_norm_of_a_tensor_of_millions_of_equal_elements_is_exact():

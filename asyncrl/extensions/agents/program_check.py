@@ -20,7 +20,7 @@ from asyncrl.chat.renderer import ChatRenderer
 from asyncrl.chat.tool_formats import load_format
 from asyncrl.config import Config, parse_config
 from asyncrl.console import shown
-from asyncrl.env.check import Finding, end_launcher
+from asyncrl.env.host import end_launcher
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.agents.gateway.agent_player import LocalHost
 from asyncrl.extensions.agents.gateway.recorded_episode import Episode
@@ -29,6 +29,7 @@ from asyncrl.extensions.agents.harness.file import read_harness
 from asyncrl.extensions.agents.harness.scripted_policy import CHAT_TEMPLATE, PICTURE, Faults, ScriptedPolicy
 from asyncrl.extensions.agents.players import Agents
 from asyncrl.extensions.agents.tasks import AGENT
+from asyncrl.extensions.env_tools.check import Finding
 from asyncrl.rollout.player import EpisodeRequest
 from asyncrl.sandbox.protocol import ExecResult
 from asyncrl.scratch import scratch_folder
@@ -119,7 +120,7 @@ def check_agent_program(
 
 
 def check_program(given: argparse.Namespace) -> int:
-    """Run the command, as parsed by `env.commands.build_parser`; return its exit code."""
+    """Run the command, as parsed by `asyncrl env check`; return its exit code."""
 
     def tell(finding: Finding) -> None:
         print(shown(f"  {'ok' if finding.ok else 'FAILED':8s}{finding.name}: {finding.seen}"), flush=True)

@@ -22,11 +22,11 @@ from asyncrl.algo.inputs import totals_of
 from asyncrl.algo.objective import build_objective
 from asyncrl.config import Config, TrainConfig
 from asyncrl.extensions.critic import part as critics
+from asyncrl.extensions.other_optimizers.memory import moment_bytes
 from asyncrl.extensions.planning.fake import fake_tensors
 from asyncrl.extensions.planning.states import PERSISTENT, Size
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
-from asyncrl.train.engine.optimizers import moment_bytes
 from asyncrl.train.models import loading, prefix_tree
 from asyncrl.train.models.policy import run_rows
 from asyncrl.train.parts import needed_models as models

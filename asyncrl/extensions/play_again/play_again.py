@@ -28,7 +28,7 @@ from asyncrl.config import Config, load_config
 from asyncrl.data.codec import task_from_map
 from asyncrl.data.table import write_trajectories
 from asyncrl.data.transcript import read_transcript
-from asyncrl.env.check import end_launcher
+from asyncrl.env.host import end_launcher
 from asyncrl.env.protocol import agent_of
 from asyncrl.errors import ConfigError, DeadlineError
 from asyncrl.extensions.play_again.recorded_turns import (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from asyncrl.chat.renderer import ChatRenderer
-from asyncrl.env.check import to_action
 from asyncrl.env.protocol import MAIN_AGENT, Env, Step
+from asyncrl.env.scripted import to_action
 from asyncrl.errors import ConfigError
 from asyncrl.images import moved
 from asyncrl.together import together

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from asyncrl.extensions.env_adapters.cookbook import TinkerCookbook, helper_of
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.benchmark_env import benchmark_python
 from tests.extensions.tinker.test_sdk import PACKAGES

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.env_adapters.gym_text import minigrid_text
 from asyncrl.extensions.env_adapters.gymnasium import Gymnasium
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 
 gymnasium = pytest.importorskip("gymnasium")

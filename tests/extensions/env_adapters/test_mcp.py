@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, InputError
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.packages import needs
 

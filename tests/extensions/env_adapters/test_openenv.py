@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, UnavailableError
 from asyncrl.extensions.env_adapters.openenv import OpenEnv
 from asyncrl.extensions.env_adapters.openenv_socket import OpenEnvSocket, socket_url
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.credentials import AUTHORIZED, TOKEN
 from tests.packages import needs

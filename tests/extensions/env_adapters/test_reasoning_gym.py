@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.env_adapters.reasoning_gym import EVALUATING, ReasoningGym
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.packages import needs
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from asyncrl.env import chat_endpoint
-from asyncrl.env.check import check_env
 from asyncrl.env.host import EnvHost
 from asyncrl.env.protocol import Action, ToolCall
 from asyncrl.errors import ConfigError, EnvironmentFailure, InfrastructureError, InputError
 from asyncrl.extensions.env_adapters.tau2 import Tau2
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.app_thread import free_port
 from tests.benchmark_env import benchmark_python

@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError, EnvironmentFailure
 from asyncrl.extensions.env_adapters.own_random import OwnRandom
 from asyncrl.extensions.env_adapters.textarena import TextArena, listed
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.packages import needs
 

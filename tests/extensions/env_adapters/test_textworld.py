@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.env.check import check_env
 from asyncrl.env.protocol import Action
 from asyncrl.errors import ConfigError
 from asyncrl.extensions.env_adapters.textworld import TextWorld
 from asyncrl.extensions.env_adapters.textworld_games import GameSize, game_file
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.types import Task
 from tests.packages import needs
 

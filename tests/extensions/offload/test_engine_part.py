@@ -9,8 +9,8 @@ from asyncrl.config import TrainConfig, parse_config
 from asyncrl.errors import ConfigError, StorageError
 from asyncrl.extensions.offload.engine_part import OffloadFiles
 from asyncrl.train.engine.full_state import WholeTensors, gather_state, load_state
+from tests.extensions.other_optimizers.test_optimizers import take_steps
 from tests.train.one_step import make_engine
-from tests.train.test_optimizers import take_steps
 
 
 def files_mapped(folder):

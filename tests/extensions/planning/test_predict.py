@@ -8,6 +8,7 @@ import pytest
 from asyncrl import cli
 from asyncrl.config import load_config
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.other_optimizers.memory import moment_bytes
 from asyncrl.extensions.planning.architectures import architecture, shipped
 from asyncrl.extensions.planning.command import parse_size
 from asyncrl.extensions.planning.engine_memory import engine_memory
@@ -18,7 +19,6 @@ from asyncrl.extensions.planning.states import Size, kept
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.extensions.planning.training import measure_step
 from asyncrl.train.engine.deepspeed_engine import bucket_size
-from asyncrl.train.engine.optimizers import moment_bytes
 from tests.extensions.planning.recipes import BY_TURNS, SMALL
 
 GIB = 2**30

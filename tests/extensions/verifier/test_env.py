@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
-from asyncrl.env.check import check_env, to_action
 from asyncrl.env.protocol import MAIN_AGENT, Action, Env, Step, ToolCall
+from asyncrl.env.scripted import to_action
 from asyncrl.errors import EnvironmentFailure
+from asyncrl.extensions.env_tools.check import check_env
 from asyncrl.extensions.verifier.env import (
     AGREES,
     MALFORMED,

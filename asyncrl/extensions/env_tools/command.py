@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
+from typing import Any
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     # This parser has no options, so that --help reaches the command's own parser.
     parser = subparsers.add_parser(
         "env", help="list environments, write one, check them, play one", add_help=False, prefix_chars="\0"
@@ -19,8 +17,8 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from asyncrl.env.commands import build_parser, main
     from asyncrl.env.registry import ELSEWHERE
+    from asyncrl.extensions.env_tools.commands import build_parser, main
 
     if args.arguments[:1] == ["check"] and not ELSEWHERE.keys().isdisjoint(args.arguments):
         from asyncrl.rollout.elsewhere import played_elsewhere

@@ -8,17 +8,14 @@ import ctypes
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from asyncrl.commands.doctor_gpus import check_gpus
 from asyncrl.console import say
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.doctor.gpus import check_gpus
 from asyncrl.http_clients import set_proxies
 from asyncrl.installation import check_builds, check_packages, installed_version
 from asyncrl.machine import LEAST_FILES, WANTED_FILES, open_files, usable_cpus, usable_memory_bytes
-
-if TYPE_CHECKING:
-    from asyncrl.commands import Subparsers
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 """The versions that `requirements/*.lock` has wheels for."""
@@ -27,7 +24,8 @@ DOCKER_SHM_BYTES = 64 * 2**20
 LEAST_SHM_BYTES = 2**28
 
 
-def add(subparsers: Subparsers) -> None:
+def add(subparsers: Any) -> None:
+    """Add the command. subparsers: argparse's, of `asyncrl`."""
     parser = subparsers.add_parser(
         "doctor",
         help="check the installation, or say why a run is slow or does not learn",
@@ -149,7 +147,7 @@ def check_sandbox() -> list[tuple[str, str]]:
 
 
 async def _sandbox() -> str:
-    from asyncrl.env.check import end_launcher
+    from asyncrl.env.host import end_launcher
     from asyncrl.sandbox.backends import choose
 
     try:

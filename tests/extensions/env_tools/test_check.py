@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 
 from asyncrl.cli import main
-from asyncrl.env import check
-from asyncrl.env.check import check_env
-from asyncrl.env.commands import read_action
 from asyncrl.env.protocol import Action, Env, Step, ToolCall
 from asyncrl.env.scripted import nonsense, what_is_malformed
 from asyncrl.envs.tools import schema
+from asyncrl.extensions.env_tools import check
+from asyncrl.extensions.env_tools.check import check_env
+from asyncrl.extensions.env_tools.commands import read_action
 
 HERE = __name__
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from dataclasses import dataclass
 from itertools import islice
@@ -18,15 +17,13 @@ from typing import Any
 
 import psutil
 
-from asyncrl.env.host import EnvHost
+from asyncrl.env.host import EnvHost, end_launcher
 from asyncrl.env.protocol import Env
 from asyncrl.env.registry import load_env
-from asyncrl.env.scripted import Episode, blunder, play, to_action
+from asyncrl.env.scripted import Episode, blunder, play
 from asyncrl.errors import EpisodeError
 from asyncrl.together import together
 from asyncrl.types import Task
-
-__all__ = ["Finding", "check_env", "to_action"]
 
 TASKS = 50
 """Training tasks that are played."""
@@ -37,7 +34,6 @@ LEAST_TASKS = 5
 BUDGET_S = 5.0
 """Wall time for playing all training tasks once; fewer are played if it would take longer."""
 BLUNDERED_TASKS = 2
-LAUNCHER = "asyncrl.sandbox.jail.client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +239,3 @@ def _leftovers(before: dict[str, int], after: dict[str, int], num_episodes: int)
         all(count < num_episodes / 2 for count in more.values()),
         f"{seen} after {num_episodes} episodes",
     )
-
-
-async def end_launcher() -> None:
-    """End the sandbox launcher that environments of this event loop have used, if any."""
-    if LAUNCHER in sys.modules:
-        await sys.modules[LAUNCHER].LauncherClient.close_shared()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from tests.extensions.other_optimizers.test_optimizers import take_steps
 from tests.train.one_step import make_engine
-from tests.train.test_optimizers import take_steps
 
 
 def main(model: str, folder: str) -> None:

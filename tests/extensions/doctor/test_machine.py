@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl.commands import doctor
+from asyncrl.extensions.doctor import command as doctor
 from tests.test_locks import PYTHONS
 
 MIB, GIB = 2**20, 2**30

@@ -14,12 +14,12 @@ from typing import Any
 
 from asyncrl.config import parse_value
 from asyncrl.console import shown
-from asyncrl.env.check import TASKS, check_env, end_launcher
 from asyncrl.env.config_check import check_settings
-from asyncrl.env.host import EnvHost
+from asyncrl.env.host import EnvHost, end_launcher
 from asyncrl.env.protocol import Action, Env, ToolCall
 from asyncrl.env.registry import ELSEWHERE, ENVS, load_env
 from asyncrl.errors import ConfigError
+from asyncrl.extensions.env_tools.check import TASKS, check_env
 from asyncrl.rows.known_sets import known_sets
 from asyncrl.rows.settings import with_data
 from asyncrl.types import Message, Task
@@ -122,7 +122,7 @@ def _new(file: Path) -> int:
     # In the current folder it is found as a module, anywhere else as a file.
     here = file.parent == Path() and file.stem.isidentifier()
     name = f"{file.stem if here else file}:{EXAMPLE}"
-    text = importlib.resources.files("asyncrl.env").joinpath("example.py").read_text(encoding="utf-8")
+    text = importlib.resources.files(__package__).joinpath("example.py").read_text(encoding="utf-8")
     try:
         with open(file, "x", encoding="utf-8") as target:
             target.write(text)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from asyncrl.commands.doctor import _shm_problem
-from asyncrl.commands.doctor_gpus import (
+from asyncrl.cuda_toolkit import Toolkit, torch_cuda
+from asyncrl.extensions.doctor.command import _shm_problem
+from asyncrl.extensions.doctor.gpus import (
     QUERY,
     check_driver,
     check_gpus,
@@ -14,7 +15,6 @@ from asyncrl.commands.doctor_gpus import (
     parse_states,
     parse_topology,
 )
-from asyncrl.cuda_toolkit import Toolkit, torch_cuda
 from asyncrl.gpus import on_cpu
 from tests.test_locks import locked
 
@@ -143,7 +143,7 @@ def test_all_of_it_is_asked_of_the_program_itself(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr("asyncrl.commands.doctor_gpus.on_cpu", lambda: False)
+    monkeypatch.setattr("asyncrl.extensions.doctor.gpus.on_cpu", lambda: False)
     lines = [line for line, _ in check_gpus()]
     assert lines[0] == "GPUs: 2 of 5 visible (0, 1)"
     assert lines[1].startswith("driver 550.54.15, CUDA 13.3; torch's CUDA ")

@@ -6,18 +6,20 @@ from safetensors.torch import load_file
 from torch.optim import AdamW
 
 from asyncrl.config import TrainConfig
+from asyncrl.extensions.other_optimizers.muon import is_matrix, orthogonal
 from asyncrl.run.checkpoints import checkpoint_path
 from asyncrl.train.checkpoint.checkpointer import Checkpointer
 from asyncrl.train.engine.accumulated import MAX_GRAD_NORM
 from asyncrl.train.engine.deepspeed_engine import deepspeed_config
 from asyncrl.train.engine.full_state import gather_state
-from asyncrl.train.engine.optimizers import is_matrix, make_optimizer, orthogonal, to_8_bits
+from asyncrl.train.engine.optimizers import make_optimizer
 from asyncrl.train.models.loading import load_policy
 from asyncrl.train.step.step_batch import build_step_batch
 from tests.packages import ImportedWhenUsed
 from tests.train.factories import batch_of_groups, group
 from tests.train.one_step import LEARNING_RATE, make_engine, snapshot, step_once
 
+eight_bits = ImportedWhenUsed("asyncrl.extensions.other_optimizers.eight_bits")
 bnb_functional = ImportedWhenUsed("bitsandbytes.functional")
 bnb_optim = ImportedWhenUsed("bitsandbytes.optim")
 
@@ -86,7 +88,7 @@ def test_muon_is_that_of_torch_for_matrices_and_adamw_for_the_rest(tiny_model, e
 
 @pytest.mark.slow
 def test_muon_on_two_ranks_is_that_of_one(tiny_model, expected, two_ranks, tmp_path):
-    two_ranks.call("tests.train.optimizer_ranks", tiny_model, str(tmp_path))
+    two_ranks.call("tests.extensions.other_optimizers.optimizer_ranks", tiny_model, str(tmp_path))
     moved = distance(expected, snapshot(make_engine(tiny_model)))
     for stage in STAGES:
         assert distance(load_file(tmp_path / f"muon-{stage}.safetensors"), expected) < 0.02 * moved
@@ -150,7 +152,7 @@ def test_what_was_in_8_bits_gets_its_codes_again():
         tensor = tensor if float(levels[0]) < 0 else tensor.abs()
         codes, scales = bnb_functional.quantize_blockwise(tensor, code=levels, blocksize=256)
         rounded = bnb_functional.dequantize_blockwise(codes, absmax=scales.absmax, code=levels, blocksize=256)
-        again, found = to_8_bits(rounded, levels)
+        again, found = eight_bits.to_8_bits(rounded, levels)
         assert torch.equal(again, codes)
         torch.testing.assert_close(found, scales.absmax, atol=0, rtol=2e-7)
 

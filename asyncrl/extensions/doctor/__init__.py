@@ -1,0 +1,1 @@
+"""What a machine can run, and what is wrong with a run."""

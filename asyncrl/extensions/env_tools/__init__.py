@@ -1,0 +1,1 @@
+"""Environments listed, written, checked and played at a terminal."""

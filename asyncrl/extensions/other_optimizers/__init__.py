@@ -1,0 +1,1 @@
+"""Optimizers that keep less than AdamW."""
