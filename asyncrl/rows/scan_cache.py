@@ -23,7 +23,9 @@ LEAST_ROWS = 10_000
 KEPT = 32
 """Looks that are kept; the ones that were used longest ago go first."""
 CODE = ("rows", "rewards", "textfile.py")
-"""Files and folders of the package whose code decides what a look finds, beside extensions with rewards."""
+"""Files and folders of the package whose code decides what a look finds."""
+SEAMS = ("rewards", "data_formats", "row_contents")
+"""So does that of extensions that add to these."""
 
 
 Look = Callable[[], tuple[dict[str, np.ndarray], bool]]
@@ -61,5 +63,5 @@ def _write(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _code() -> str:
-    judging = sorted({row.extension for row in table.rows("rewards")})
-    return code_digest(*CODE, *(f"extensions/{name}" for name in judging))
+    adding = sorted({row.extension for seam in SEAMS for row in table.rows(seam)})
+    return code_digest(*CODE, *(f"extensions/{name}" for name in adding))

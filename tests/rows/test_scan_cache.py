@@ -92,13 +92,14 @@ def test_other_code_that_reads_rows_looks_again(looked, tmp_path, monkeypatch):
     assert len(looked) == 40
 
 
-def test_the_code_of_every_reward_with_a_name_is_code_that_judges_rows(monkeypatch):
+def test_the_code_of_extensions_that_read_show_or_judge_rows_decides_too(monkeypatch):
     asked = []
     monkeypatch.setattr(scan_cache, "code_digest", lambda *names: asked.extend(names) or "digest")
     assert scan_cache._code() == "digest"
-    judging = {load_object("data.reward", row.path).__module__.split(".")[2] for row in table.rows("rewards")}
-    assert judging == {"answer_rewards", "instruction_rewards", "program_rewards"}
-    assert {"rows", "rewards", *(f"extensions/{name}" for name in judging)} <= {*asked}
+    loaded = [load_object(seam, row.path) for seam in scan_cache.SEAMS for row in table.rows(seam)]
+    folders = {one.__module__.split(".")[2] for one in loaded}
+    assert folders == {"answer_rewards", "benchmarks", "instruction_rewards", "program_rewards", "vision"}
+    assert {"rows", "rewards", *(f"extensions/{name}" for name in folders)} <= {*asked}
     assert all((PACKAGE / name).exists() for name in asked)
 
 
