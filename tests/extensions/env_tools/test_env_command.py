@@ -62,7 +62,7 @@ def test_the_check_takes_settings_and_a_number_of_tasks(capsys):
 
 
 def test_checking_all_skips_what_cannot_start(capsys, monkeypatch):
-    from asyncrl.env import commands
+    from asyncrl.extensions.env_tools import commands
 
     chosen = {name: commands.ENVS[name] for name in ("gridworld", "openenv")}
     monkeypatch.setattr(commands, "ENVS", chosen)
@@ -152,7 +152,7 @@ def test_a_new_file_has_the_readme_s_environment_and_is_found_as_the_printed_com
     assert commands[0] == "asyncrl env check new_guess:GuessNumber"
     assert commands[2] == "asyncrl train gridworld_grpo env.name=new_guess:GuessNumber"
     assert main([*commands[0].split()[1:], "--tasks", "3"]) == 0
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
     assert f"```python\n{(tmp_path / 'new_guess.py').read_text()}```" in readme
 
 
