@@ -76,7 +76,7 @@ SECONDS = {
     "tests/extensions/machines/test_ray_nodes.py": 65,
     "tests/services/engine/test_policy.py": 55,
     "tests/extensions/machines/test_slurm.py": 55,
-    "tests/test_lr_zero_run.py": 55,
+    "tests/extensions/lr_zero/test_run.py": 55,
     "tests/envs/test_terminal.py": 55,
     "tests/services/env/test_load_env.py": 50,
     "tests/services/env/test_env_client.py": 50,

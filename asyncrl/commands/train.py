@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +47,6 @@ def add(subparsers: Subparsers) -> None:
         "run, model, env and algo",
     )
     add_machines(parser)
-    parser.add_argument(
-        "--check-lr-zero",
-        action="store_true",
-        help="train ten steps at learning rate 0, and say whether ratios, log-probabilities, weights and reward stay "
-        "as they are; exit code 1 if one does not",
-    )
     for check in start_checks():
         check.add_options(parser)
     parser.set_defaults(run=run, loads_models=True)
@@ -173,22 +167,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"held-out before: {describe(training.eval_before)}")
             print(f"held-out after:  {describe(training.eval_after)}")
         _print_summary(summary, path)
-    return _check_lr_zero(config, training.roles.main.model, path) if args.check_lr_zero else 0
-
-
-def _check_lr_zero(config: Config, model: str, path: Path) -> int:
-    """Print what stayed as it was in a run at learning rate 0; return 1 if anything did not."""
-    from asyncrl.run.checkpoints import complete_checkpoints
-    from asyncrl.run.lr_zero import changed_tensors, verdicts, weights_of
-    from asyncrl.run.metrics import read_metrics
-
-    kept = complete_checkpoints(path / "checkpoints")
-    changed = changed_tensors(weights_of(Path(model)), weights_of(kept[0][1])) if kept else None
-    found = verdicts(read_metrics(path), config.model.dtype, changed)
-    for verdict in found:
-        state = {True: "held", False: "FAILED", None: "unknown"}[verdict.held]
-        print(f"{state:8s}{verdict.what}: {verdict.numbers}")
-    return 1 if any(verdict.held is False for verdict in found) else 0
+    model = training.roles.main.model
+    return max((check.after(args, config, model, path) for check in start_checks()), default=0)
 
 
 def _print_summary(summary: dict[str, Any], path: Path) -> None:
@@ -236,18 +216,18 @@ def _chosen(args: argparse.Namespace) -> tuple[Config, Path]:
     from asyncrl.launch.models.local_models import load_recipe, reopen_run
     from asyncrl.run.folder import choose_folder
 
-    if args.resume is not None and args.check_lr_zero:
-        raise ConfigError("--check-lr-zero: is a run of its own, and cannot be combined with --resume")
     if args.resume is not None:
         # Without a recipe the first word is an override.
-        overrides = [word for word in (args.recipe, *args.overrides) if word]
+        overrides = _settings(args, [word for word in (args.recipe, *args.overrides) if word])
         return reopen_run(args.resume, overrides), args.resume
     if not args.recipe:
         raise ConfigError("train: give a recipe, or --resume and the folder of a run")
-    overrides = args.overrides
-    if args.check_lr_zero:
-        from asyncrl.run.lr_zero import SETTINGS
-
-        overrides = [*SETTINGS, *overrides, "train.learning_rate=0.0"]
-    config = load_recipe(args.recipe, overrides)
+    config = load_recipe(args.recipe, _settings(args, args.overrides))
     return config, choose_folder(config, find_recipe(args.recipe))
+
+
+def _settings(args: argparse.Namespace, overrides: Sequence[str]) -> Sequence[str]:
+    """Return the settings of the command line, with those that options of extensions stand for."""
+    for check in start_checks():
+        overrides = check.settings(args, overrides)
+    return overrides

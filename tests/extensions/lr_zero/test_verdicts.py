@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from asyncrl.cli import main
-from asyncrl.run.lr_zero import changed_tensors, verdicts, weights_of
+from asyncrl.extensions.lr_zero.verdicts import changed_tensors, verdicts, weights_of
 
 STILL = {"ratio/min": 1.0, "ratio/max": 1.0000001, "mismatch/abs": 2e-7, "reward/mean": 0.5}
 

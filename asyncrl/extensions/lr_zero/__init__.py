@@ -1,0 +1,1 @@
+"""Runs at learning rate 0, in which nothing may move."""
