@@ -14,7 +14,14 @@ from typing import Any
 from tests.distribution import lot
 
 ROOT = Path(__file__).parent.parent
-TRAINER = ("asyncrl/train/", "asyncrl/algo/", "services/trainer/")
+PARTS_OF_TRAINERS = tuple(
+    f"asyncrl/extensions/{name}/"
+    for name in (
+        *("checkpoint_store", "critic", "memory_checkpoints", "other_optimizers", "past_policies"),
+        *("reference", "sequence_parallel", "teacher"),
+    )
+)
+TRAINER = ("asyncrl/train/", "asyncrl/algo/", "services/trainer/", *PARTS_OF_TRAINERS)
 ROLLOUT = ("asyncrl/rollout/", "services/rollout/", "asyncrl/chat/")
 ENGINE = ("asyncrl/weights/", "services/engine/")
 LAUNCH = ("asyncrl/launch/", "asyncrl/run/")
@@ -90,7 +97,10 @@ AT_LENGTH: dict[str, tuple[str, ...]] = {
     "tests/extensions/tinker/test_ranks.py": ("asyncrl/extensions/tinker/",),
     "tests/extensions/tinker/test_cookbook.py": ("asyncrl/extensions/tinker/", *ENGINE),
     # Environments that need a program of the system, and libraries of others behind adapters.
-    "tests/extensions/env_adapters/": ("asyncrl/env/", "asyncrl/extensions/env_adapters/"),
+    "tests/extensions/env_adapters/": (
+        *("asyncrl/env/", "asyncrl/extensions/env_adapters/"),
+        "asyncrl/extensions/env_tools/",
+    ),
     "tests/envs/test_browser.py": ("envs/browser/",),
     "tests/envs/test_terminal.py": ("envs/terminal/", *IMAGES),
     "tests/envs/test_terminal_images.py": ("envs/terminal/", *IMAGES),

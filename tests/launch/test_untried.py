@@ -11,7 +11,7 @@ def config(**sections):
 def test_what_nobody_has_tried_is_named_with_its_keys():
     staged = config(engine={"pipeline_parallel": 2, "kv_offload_gib": 1.0}, lora={"rank": 8})
     assert untried(staged) == [
-        "lora.rank with engine.pipeline_parallel has not been tried",
         "engine.kv_offload_gib with engine.pipeline_parallel has not been tried",
+        "lora.rank with engine.pipeline_parallel has not been tried",
     ]
     assert untried(config()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asyncrl.config_sections import OtherModelConfig
-from asyncrl.extensions.table import by_name
 
 
 class TeacherConfig(OtherModelConfig):
@@ -16,4 +15,6 @@ class TeacherConfig(OtherModelConfig):
     @classmethod
     def is_name(cls, path: str) -> bool:
         """See `OtherModelConfig`: what extensions name (`teachers`)."""
+        from asyncrl.extensions.table import by_name
+
         return path in by_name("teachers")

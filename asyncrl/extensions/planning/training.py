@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from asyncrl import model_kinds
 from asyncrl.algo import inputs as loss_inputs
 from asyncrl.algo.inputs import totals_of
 from asyncrl.algo.objective import build_objective
@@ -28,7 +29,6 @@ from asyncrl.extensions.planning.states import PERSISTENT, Size
 from asyncrl.extensions.planning.step_memory import Activations, StepMemory
 from asyncrl.train.engine.deepspeed_engine import TrainEngine
 from asyncrl.train.models import loading, prefix_tree
-from asyncrl.train.models.policy import run_rows
 from asyncrl.train.parts import needed_models as models
 from asyncrl.train.parts.frozen import DividedPolicy, FrozenPolicy
 from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
@@ -179,7 +179,7 @@ def _loads(shape: dict[str, Any], by_path: dict[str, dict[str, Any]]) -> Iterato
         unrecorded = partial(models.forward_changes, of_records=False)
         stack.enter_context(mock.patch.object(models, "forward_changes", unrecorded))
         # Vision models have been refused.
-        stack.enter_context(mock.patch.object(loading, "rows_of", return_value=run_rows))
+        stack.enter_context(mock.patch.object(model_kinds, "kind_of", return_value=None))
         stack.enter_context(mock.patch.object(critics, "TrainEngine", PlannedEngine))
         for owner in (models, critics):
             stack.enter_context(mock.patch.object(owner, "divided_loading", _not_divided))
