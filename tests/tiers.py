@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 PARTS_OF_TRAINERS = tuple(
     f"asyncrl/extensions/{name}/"
     for name in (
-        *("checkpoint_store", "critic", "memory_checkpoints", "other_optimizers", "past_policies"),
-        *("reference", "sequence_parallel", "teacher"),
+        *("checkpoint_store", "critic", "distillation", "lora", "memory_checkpoints", "old_policy"),
+        *("other_optimizers", "sequence_parallel"),
     )
 )
 TRAINER = ("asyncrl/train/", "asyncrl/algo/", "services/trainer/", *PARTS_OF_TRAINERS)
