@@ -27,7 +27,7 @@ def add_run(kinds: Any) -> None:
         "--device",
         default="h100",
         metavar="NAME",
-        help="a100-40, a100-80, l40s, h20, h100 (default), h200 or b200",
+        help="a100-40, a100-80, rtx4090, l40s, h20, h100 (default), h200 or b200",
     )
     run.add_argument("--calibrate", type=Path, metavar="RUN", help="folder of a run of a minute or more")
     run.add_argument("--steps", type=int, default=8, metavar="N", help="steps to simulate of each layout (8)")
