@@ -1,9 +1,8 @@
 """Entry point of the vLLM plugin (`vllm.general_plugins`); vLLM calls `register` in each of its processes.
 
-It adds the weight-transfer backend `shared_file`, what keeps the KV cache across an update (`vllm_prefixes`) and what
-hands it from engine to engine (`vllm_handover`). It mends the CPU backend: layers compute from live weights, MLA is
-rotated right (`vllm_cpu`), float32 layers are normalised by kernels (`vllm_norms`). Extensions change what their
-`engine_processes` say.
+It adds the weight-transfer backend `shared_file` and what keeps the KV cache across an update (`vllm_prefixes`). It
+mends the CPU backend: layers compute from live weights, MLA is rotated right (`vllm_cpu`), float32 layers are
+normalised by kernels (`vllm_norms`). Extensions change what their `engine_processes` say.
 
 In servers that asyncrl starts, every process also ends with its parent: otherwise vLLM's engine process and its
 memory would outlive a server that was killed. On CPU that process is forked instead of spawned where possible, and

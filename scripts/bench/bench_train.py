@@ -207,7 +207,7 @@ def full_logits(labels: Tensor, head: Any, states: Tensor) -> Tensor:
 
 
 def in_chunks(labels: Tensor, head: Any, states: Tensor) -> Tensor:
-    return head(states, partial(score_tokens, labels, LOGP_VOCABULARY, 1.0, (), None, None))["logp"]
+    return head(states, partial(score_tokens, labels, LOGP_VOCABULARY, 1.0, (), None))["logp"]
 
 
 def logp_peak_bytes(logp: Callable[[Tensor, Any, Tensor], Tensor]) -> int:

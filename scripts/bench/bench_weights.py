@@ -24,10 +24,10 @@ from weight_engines import LoadingEngine
 
 from asyncrl.credentials import own_credentials, share_one_token
 from asyncrl.extensions.http_weights.carrier import HttpCarrier
+from asyncrl.extensions.weight_deltas.files import DELTA
 from asyncrl.extensions.weight_deltas.transport import WithDeltas
 from asyncrl.services.engine.client import EngineClient
 from asyncrl.weights.carrier import Carried
-from asyncrl.weights.chunks import DELTA
 from asyncrl.weights.publish import FilePublisher
 
 CHANGED = 0.015

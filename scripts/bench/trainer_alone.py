@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -79,13 +79,14 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
 def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[str, float]:
     """Train on what `run` recorded; return what `main` prints."""
     from asyncrl.algo.objective import build_objective
+    from asyncrl.process_hooks import set_threads
     from asyncrl.services.trainer.recorder import Recorder
     from asyncrl.services.trainer.transports import open_publisher
     from asyncrl.train.engine.deepspeed_engine import TrainEngine, leave_distributed
     from asyncrl.train.features.sampled_check import SampledCheck
+    from asyncrl.train.loop.batches import BatchSource
     from asyncrl.train.loop.callbacks import Recording
     from asyncrl.train.loop.trainer import Trainer
-    from asyncrl.train.models.threads import set_threads
     from asyncrl.train.parts.needed_models import load_auxiliary_models, load_trained
 
     config = load_config(run / "config.json")
@@ -105,7 +106,7 @@ def train_alone(run: Path, model: str, engine_url: str, weights: Path) -> dict[s
 
         auxiliary = load_auxiliary_models(config, objective, engine, model)
         Trainer(
-            config, engine, objective, auxiliary, RecordedBatches(run), publisher,
+            config, engine, objective, auxiliary, cast(BatchSource, RecordedBatches(run)), publisher,
             callbacks=[SampledCheck(config, None), Recording(on_step, recorder.on_commit)],
         ).run()  # fmt: skip
         publisher.close()
