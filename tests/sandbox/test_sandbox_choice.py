@@ -242,3 +242,31 @@ def test_a_host_without_a_system_python_lends_its_own(backend, monkeypatch):
             return await box.exec(["/opt/python/bin/python3", "-S", "-c", "import sys; print(sys.prefix)"])
 
     assert run_async(body).stdout == b"/opt/python\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("bubblewrap", "user and mount namespaces"),
+        ("nsjail", "user and mount namespaces"),
+        ("gvisor", "root, mounts and user ids"),
+    ],
+)
+def test_a_host_that_forbids_what_a_backend_needs_is_named(name, needs, monkeypatch):
+    async def body():
+        launcher = await LauncherClient.shared()
+        monkeypatch.setattr(launcher, "mounts", False)
+        box = backends.backend_class(name)()
+        # Nothing of the backend itself is needed to be refused.
+        monkeypatch.setattr(box, "_tool", lambda: None)
+        monkeypatch.setattr(box, "_prepare", nothing)
+        try:
+            await box.start(SandboxSpec())
+        finally:
+            await box.stop()
+
+    async def nothing():
+        pass
+
+    with pytest.raises(ConfigError, match=f"^{name} needs {needs}, which this host or container forbids$"):
+        run_async(body)

@@ -43,7 +43,7 @@ def weights_copy(worker: Any, file: dict[str, Any], chunks: dict[str, Any], serv
 
 
 def weights_copied(worker: Any, name: str) -> tuple[bool, str]:
-    """Return whether a job of this machine has ended, and the reason it failed for, if any. job: its name."""
+    """Return whether a job of this machine has ended, and the reason it failed for, if any. name: the job's."""
     jobs = _jobs(worker)
     if (job := jobs.get(name)) is None:
         return True, ""

@@ -11,11 +11,12 @@ import os
 import shutil
 from typing import Any, ClassVar
 
-from asyncrl.errors import ConfigError, InfrastructureError
+from asyncrl.errors import InfrastructureError
 from asyncrl.sandbox.base import NOT_FOUND
+from asyncrl.sandbox.jail.client import LauncherClient
 from asyncrl.sandbox.local import Command, LocalSandbox, rlimits
 from asyncrl.sandbox.local_judge import LOGS, TESTS
-from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
+from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe
 
 INSTALL_HINT = "install it from gVisor's releases or the system package 'runsc'"
 LOG_FD = 3
@@ -39,11 +40,8 @@ class GvisorSandbox(LocalSandbox):
             return Probe(cls.name, False, "runsc needs root")
         return await cls._probe()
 
-    async def start(self, spec: SandboxSpec) -> None:
-        await super().start(spec)
-        assert self._launcher is not None
-        if not (self._launcher.mounts and self._launcher.uids):
-            raise ConfigError("gvisor needs root, mounts and user ids, which this host or container forbids")
+    def _lacking(self, launcher: LauncherClient) -> str:
+        return "" if launcher.mounts and launcher.uids else "root, mounts and user ids"
 
     def _mounts(self, judging: bool) -> list[dict[str, Any]]:
         assert self._launcher is not None

